@@ -1,0 +1,3 @@
+"""dsparkd: an engine for DSpark speculative decoding."""
+
+__version__ = "0.1.0"
