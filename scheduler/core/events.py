@@ -1,0 +1,400 @@
+"""What goes into the core and what comes out of it: plain records, no behaviour.
+
+Owns the core's vocabulary. `service/translate.py` makes inputs of frames and frames of outputs; the core knows integers
+(client, request, slot, epoch, session, step_id) and token ids only. All times are integer nanoseconds of one clock.
+The records of the hot path are not frozen: a frozen one costs twice as much to make, and nobody keeps one to change it.
+"""
+
+import attrs
+
+# ---- what a request asks for ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Params:
+    """What the worker must know to sample for a request; the core carries it and looks at nothing in it."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    sample_index: int = 0
+    margins: bool = False  # report how near each decision was
+    passes: bool = False  # report the verified draft and its confidences
+
+
+@attrs.frozen
+class Options:
+    """What the core must know of a request."""
+
+    max_tokens: int = 256
+    stop_token_ids: frozenset[int] = frozenset()
+    max_draft_len: int | None = None  # None: whatever the policy says
+    params: Params = attrs.field(factory=Params)
+
+
+# ---- rows of a command and of a report --------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Open:
+    """The first Seed of a tenancy opens the window: nothing kept, or `keep_len` positions of a source's content."""
+
+    keep_len: int = 0
+    source_slot: int | None = None
+    source_epoch: int | None = None
+
+
+@attrs.define
+class Seed:
+    """A chunk of a prompt: `token_ids` at positions start_pos, start_pos + 1, ...; `last` also samples and drafts."""
+
+    slot: int
+    epoch: int
+    start_pos: int
+    token_ids: list[int]
+    last: bool
+    propose_len: int
+    params: Params
+    output_len: int  # how many trailing token ids of the whole text are output already
+    opens: Open | None
+
+
+@attrs.define
+class Decode:
+    """The anchor and the first `draft_len` held drafts."""
+
+    slot: int
+    epoch: int
+    draft_len: int
+    propose_len: int
+
+
+@attrs.define
+class Scrub:
+    """Make a quarantined slot's window unreadable."""
+
+    slot: int
+
+
+CommandRow = Seed | Decode | Scrub
+
+
+@attrs.define
+class PassDetail:
+    """Optional parts of a report row, for who asked for them."""
+
+    draft_token_ids: list[int] | None = None
+    confidence_logits: list[float] | None = None
+    margins: list[float] | None = None
+
+
+@attrs.define
+class Emitted:
+    """Tokens of a Decode row or of a last Seed row: `accepted_len` drafts and one extra token, uncut."""
+
+    slot: int
+    epoch: int
+    token_ids: list[int]
+    accepted_len: int
+    held_len: int
+    detail: PassDetail | None = None
+
+
+@attrs.define
+class Seeded:
+    """A chunk that was not the last is in the window."""
+
+    slot: int
+    epoch: int
+
+
+@attrs.define
+class Scrubbed:
+    slot: int
+
+
+@attrs.define
+class RowFault:
+    """This row alone failed; its window is in doubt."""
+
+    slot: int
+    epoch: int
+    code: str
+    message: str
+
+
+ReportRow = Emitted | Seeded | Scrubbed | RowFault
+
+# ---- inputs -----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class ClientHello:
+    client: int
+
+
+@attrs.frozen
+class ClientUnreachable:
+    client: int
+
+
+@attrs.frozen
+class ClientGoodbye:
+    client: int
+
+
+@attrs.frozen
+class Submit:
+    client: int
+    request: int
+    prompt: tuple[int, ...]
+    options: Options = attrs.field(factory=Options)
+    deadline_ns: int | None = None
+
+
+@attrs.frozen
+class Cancel:
+    client: int
+    request: int
+
+
+@attrs.frozen
+class Resume:
+    """Send the output of a live request again from `from_index` on."""
+
+    client: int
+    request: int
+    from_index: int
+
+
+@attrs.frozen
+class WorkerHello:
+    session: int
+
+
+@attrs.frozen
+class WorkerLoaded:
+    session: int
+
+
+@attrs.frozen
+class WorkerReady:
+    """`block_len` is B, or 0 without a drafter; `lost` names what was asked for and is missing."""
+
+    session: int
+    num_slots: int
+    max_model_len: int
+    block_len: int
+    lost: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class WorkerBeat:
+    """An answer of the working loop: it is alive, and this is the last step it finished."""
+
+    session: int
+    last_step_id: int
+
+
+@attrs.frozen
+class WorkerDied:
+    session: int
+    reason: str
+
+
+@attrs.frozen
+class WorkerBroke:
+    """The worker sent what does not decode."""
+
+    session: int
+    reason: str
+
+
+@attrs.define
+class Report:
+    """`lost` names what failed after the commit and cost only drafts (a drafter fault)."""
+
+    session: int
+    step_id: int
+    rows: list[ReportRow]
+    lost: str | None = None
+
+
+@attrs.frozen
+class StepFault:
+    """The whole step failed before its commit and moved nothing."""
+
+    session: int
+    step_id: int
+    code: str
+    message: str
+
+
+@attrs.frozen
+class Drain:
+    """Finish what is live, refuse what is new, then stop."""
+
+
+@attrs.frozen
+class Stop:
+    """Stop now."""
+
+
+@attrs.frozen
+class Tick:
+    """The end of a poll: fires due timers, then plans. Only a Tick plans."""
+
+    now_ns: int
+
+
+Input = (
+    ClientHello
+    | ClientUnreachable
+    | ClientGoodbye
+    | Submit
+    | Cancel
+    | Resume
+    | WorkerHello
+    | WorkerLoaded
+    | WorkerReady
+    | WorkerBeat
+    | WorkerDied
+    | WorkerBroke
+    | Report
+    | StepFault
+    | Drain
+    | Stop
+    | Tick
+)
+
+# ---- outputs ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SpawnWorker:
+    session: int
+
+
+@attrs.frozen
+class KillWorker:
+    session: int
+    reason: str
+
+
+@attrs.frozen
+class SendInit:
+    session: int
+
+
+@attrs.frozen
+class SendDrain:
+    session: int
+
+
+@attrs.define
+class Command:
+    session: int
+    step_id: int
+    rows: list[CommandRow]
+
+
+@attrs.frozen
+class Welcome:
+    client: int
+
+
+@attrs.frozen
+class ForgetClient:
+    client: int
+
+
+@attrs.frozen
+class Accepted:
+    client: int
+    request: int
+
+
+@attrs.frozen
+class Refusal:
+    client: int
+    request: int
+    code: str
+    message: str
+
+
+@attrs.define
+class Tokens:
+    """Output tokens from `index` on; the first `accepted_len` of them were drafts that stood.
+
+    `draft_len` is None for the token that a prompt's last chunk samples (no pass verified anything).
+    """
+
+    client: int
+    request: int
+    index: int
+    token_ids: list[int]
+    accepted_len: int
+    draft_len: int | None
+    start_pos: int
+    detail: PassDetail | None = None
+
+
+@attrs.frozen
+class Counts:
+    """Truth in numbers for one request: sums over its reported rows, after the cut."""
+
+    num_passes: int  # decode rows reported
+    num_zero_passes: int  # of these, with draft_len 0
+    num_drafted: int  # tokens that the drafter left in the slot
+    num_verified: int
+    num_accepted: int
+    num_emitted_drafting: int  # emitted by passes with draft_len >= 1
+    accepted_at: tuple[int, ...]  # per position: passes that accepted it
+    verified_at: tuple[int, ...]  # per position: passes that verified it
+    num_restarts: int
+
+
+@attrs.frozen
+class Ended:
+    """The one terminal event. `state` is the REQUEST state's name, `reason` a stable word."""
+
+    client: int
+    request: int
+    state: str
+    reason: str
+    message: str
+    prompt_len: int
+    output_len: int
+    counts: Counts
+    transitions: dict[str, int]  # "QUEUED>SEED_READY" -> how often
+
+
+@attrs.frozen
+class CancelAck:
+    client: int
+    request: int
+    live: bool  # whether there was something to cancel
+
+
+@attrs.frozen
+class EngineStopped:
+    """The engine is at rest and the worker gone: the service may end."""
+
+
+Output = (
+    SpawnWorker
+    | KillWorker
+    | SendInit
+    | SendDrain
+    | Command
+    | Welcome
+    | ForgetClient
+    | Accepted
+    | Refusal
+    | Tokens
+    | Ended
+    | CancelAck
+    | EngineStopped
+)

@@ -1,0 +1,46 @@
+"""The numbers that the core may know: static limits and deadlines, fixed when it is built.
+
+Owns their validation, every fault in one error; the service resolves settings into this value.
+"""
+
+import attrs
+
+from ...statemachine.errors import refuse_all
+
+SECOND_NS = 1_000_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Lengths in tokens, times in nanoseconds. Raises `Refused` (BAD_CONFIG) listing every bad value."""
+
+    num_slots: int = 8
+    max_model_len: int = 512
+    max_step_tokens: int = 512
+    max_queue: int = 1024
+    max_prompt_len: int | None = None  # None: whatever max_model_len leaves
+    vocab_size: int | None = None  # None: not known here, so ids are checked by the worker alone
+    max_restarts: int = 3
+    restart_budget: int = 5
+    load_deadline_ns: int = 120 * SECOND_NS
+    warm_deadline_ns: int = 120 * SECOND_NS
+    step_deadline_ns: int = 30 * SECOND_NS
+    heartbeat_deadline_ns: int = 10 * SECOND_NS
+    drain_deadline_ns: int = 30 * SECOND_NS
+    client_grace_ns: int = 10 * SECOND_NS
+    respawn_delay_ns: int = SECOND_NS // 5
+
+    def __attrs_post_init__(self) -> None:
+        problems = []
+        positive = ("num_slots", "max_step_tokens", "max_queue", *(f for f in attrs.asdict(self) if f.endswith("_ns")))
+        for name in positive:
+            if getattr(self, name) < 1:
+                problems.append(f"{name} = {getattr(self, name)}: expected 1 or more")
+        for name in ("max_restarts", "restart_budget"):
+            if getattr(self, name) < 0:
+                problems.append(f"{name} = {getattr(self, name)}: expected 0 or more")
+        if self.max_model_len < 2:
+            problems.append(f"max_model_len = {self.max_model_len}: expected 2 or more (a prompt and one token)")
+        if self.max_prompt_len is not None and not 1 <= self.max_prompt_len < self.max_model_len:
+            problems.append(f"max_prompt_len = {self.max_prompt_len}: expected 1..{self.max_model_len - 1}")
+        refuse_all("limits", problems)

@@ -1,0 +1,52 @@
+"""STEP: one command that was sent to the worker, until it is reported or lost with its worker.
+
+Owns nothing but that; the report's contents are judged row by row by the core. WORKER drives it, REQUEST follows.
+"""
+
+from enum import IntEnum
+
+from .rows import Declaration, Escape, Ignore, Row
+from .table import Table
+
+
+class State(IntEnum):
+    SENT = 0
+    OVERDUE = 1  # late, for health only: the worker's own progress timer decides its death
+    RETURNED = 2
+    LOST = 3
+
+
+class Event(IntEnum):
+    REPORTED = 0  # every row came back
+    FAULTED = 1  # the whole step faulted before its commit
+    LATE = 2  # the overdue timer fired
+    WORKER_LOST = 3
+
+
+class Effect(IntEnum):
+    SETTLE = 0  # hand each row to its request or count it as discarded
+    UNDO = 1  # put every row back, to be planned once more, alone
+    LOSE = 2  # tell its requests that the worker died under them
+    CLOSE = 3  # retiring slots that it named are free; no step is in flight
+
+
+PAGE = Declaration(
+    name="STEP",
+    states=State,
+    events=Event,
+    effects=Effect,
+    initial=State.SENT,
+    finals=frozenset({State.RETURNED, State.LOST}),
+    rows=(
+        Row(State.SENT, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, Effect.CLOSE)),
+        Row(State.SENT, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, Effect.CLOSE)),
+        Row(State.SENT, Event.LATE, State.OVERDUE),
+        Row(State.SENT, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
+        Row(State.OVERDUE, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, Effect.CLOSE)),
+        Row(State.OVERDUE, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, Effect.CLOSE)),
+        Row(State.OVERDUE, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
+    ),
+    ignores=(Ignore(State.OVERDUE, Event.LATE, why="it is known to be late already"),),
+    laws=(Escape(Event.WORKER_LOST, to=frozenset({State.LOST})),),
+)
+TABLE = Table(PAGE)
