@@ -73,7 +73,8 @@ class Effect(IntEnum):
     RETIRE_SLOT = 7  # a step in flight names it: free when that step is over
     FAULT_SLOT = 8  # its window is in doubt: scrub before anyone else gets it
     LOSE_SLOT = 9  # the window died with the worker
-    END = 10  # send the one terminal event and forget the request
+    ADVANCE = 10  # the chunk is in the window
+    END = 11  # send the one terminal event and forget the request
 
 
 class EmissionFacts(Protocol):
@@ -176,7 +177,7 @@ PAGE = Declaration(
         *_ends_queued(),
         Row(State.SEED_READY, Event.PLAN_CHUNK, State.SEEDING),
         *_ends_ready(State.SEED_READY),
-        Row(State.SEEDING, Event.SEEDED, State.SEED_READY),
+        Row(State.SEEDING, Event.SEEDED, State.SEED_READY, effects=(Effect.ADVANCE,)),
         *_emits(State.SEEDING),
         Row(State.SEEDING, Event.UNDONE, State.SEED_READY),
         *_ends_in_flight(State.SEEDING),

@@ -27,7 +27,7 @@ class Effect(IntEnum):
     SETTLE = 0  # hand each row to its request or count it as discarded
     UNDO = 1  # put every row back, to be planned once more, alone
     LOSE = 2  # tell its requests that the worker died under them
-    CLOSE = 3  # retiring slots that it named are free; no step is in flight
+    CLOSE = 3  # no step is in flight any more
 
 
 PAGE = Declaration(

@@ -53,12 +53,13 @@ class Budget(IntEnum):
 class Effect(IntEnum):
     SEND_INIT = 0
     ADOPT = 1  # take over its limits; the first READY's bind all later ones
-    KILL = 2  # make sure that the process is gone
+    KILL = 2  # make sure that the process is gone; its progress timer stops
     LOSE_ALL = 3  # steps in flight, seated requests and quarantined slots hear of it
     BACK_OFF = 4  # start the timer of the next spawn
     SPAWN = 5
     GIVE_UP = 6  # fail every live request
     ASK_TO_LEAVE = 7
+    ARM = 8  # start the progress timer of the new state
 
 
 class ReadinessFacts(Protocol):
@@ -114,26 +115,26 @@ PAGE = Declaration(
         Event.RESPAWN: Classifier(Budget, classify_budget),
     },
     rows=(
-        Row(State.SPAWNED, Event.HELLO, State.LOADING, effects=(Effect.SEND_INIT,)),
+        Row(State.SPAWNED, Event.HELLO, State.LOADING, effects=(Effect.SEND_INIT, Effect.ARM)),
         *_dies(State.SPAWNED),
         _leaves_early(State.SPAWNED),
-        Row(State.LOADING, Event.LOADED, State.WARMING),
+        Row(State.LOADING, Event.LOADED, State.WARMING, effects=(Effect.ARM,)),
         *_dies(State.LOADING),
         _leaves_early(State.LOADING),
-        Row(State.WARMING, Event.READY, State.READY, Readiness.FULL, (Effect.ADOPT,)),
-        Row(State.WARMING, Event.READY, State.DEGRADED, Readiness.PARTIAL, (Effect.ADOPT,)),
+        Row(State.WARMING, Event.READY, State.READY, Readiness.FULL, (Effect.ADOPT, Effect.ARM)),
+        Row(State.WARMING, Event.READY, State.DEGRADED, Readiness.PARTIAL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.ABANDONED, Readiness.SHRUNK, (Effect.KILL, Effect.GIVE_UP)),
         *_dies(State.WARMING),
         _leaves_early(State.WARMING),
         Row(State.READY, Event.DEGRADE, State.DEGRADED),
         *_dies(State.READY),
-        Row(State.READY, Event.DRAIN, State.DRAINING, effects=(Effect.ASK_TO_LEAVE,)),
+        Row(State.READY, Event.DRAIN, State.DRAINING, effects=(Effect.ASK_TO_LEAVE, Effect.ARM)),
         *_dies(State.DEGRADED),
-        Row(State.DEGRADED, Event.DRAIN, State.DRAINING, effects=(Effect.ASK_TO_LEAVE,)),
+        Row(State.DEGRADED, Event.DRAIN, State.DRAINING, effects=(Effect.ASK_TO_LEAVE, Effect.ARM)),
         Row(State.DRAINING, Event.DIED, State.STOPPED, effects=_LEFT),
         Row(State.DRAINING, Event.STALLED, State.STOPPED, effects=_LEFT),
         Row(State.DRAINING, Event.BROKE_CONTRACT, State.STOPPED, effects=_LEFT),
-        Row(State.DEAD, Event.RESPAWN, State.SPAWNED, Budget.AGAIN, (Effect.SPAWN,)),
+        Row(State.DEAD, Event.RESPAWN, State.SPAWNED, Budget.AGAIN, (Effect.SPAWN, Effect.ARM)),
         Row(State.DEAD, Event.RESPAWN, State.ABANDONED, Budget.EXHAUSTED, (Effect.GIVE_UP,)),
         Row(State.DEAD, Event.DRAIN, State.STOPPED),
     ),

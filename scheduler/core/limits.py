@@ -5,6 +5,7 @@ Owns their validation, every fault in one error; the service resolves settings i
 
 import attrs
 
+from ...statemachine import worker
 from ...statemachine.errors import refuse_all
 
 SECOND_NS = 1_000_000_000
@@ -44,3 +45,9 @@ class Limits:
         if self.max_prompt_len is not None and not 1 <= self.max_prompt_len < self.max_model_len:
             problems.append(f"max_prompt_len = {self.max_prompt_len}: expected 1..{self.max_model_len - 1}")
         refuse_all("limits", problems)
+
+    def progress_ns(self, state: worker.State) -> int:
+        """The progress deadline of a worker in `state`; a step in flight has its own (step_deadline_ns)."""
+        if state in (worker.State.SPAWNED, worker.State.LOADING):
+            return self.load_deadline_ns
+        return self.warm_deadline_ns if state is worker.State.WARMING else self.heartbeat_deadline_ns

@@ -1,0 +1,83 @@
+"""Typed reads from a JSON object that collect problems instead of raising.
+
+Owns the wording of a problem: key, value, expectation. Never decides what a key means; called by `config`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def read_json(path: Path, problems: list[str]) -> dict[str, Any]:
+    """The object in `path`, or an empty one with a problem noted (absent, unreadable, not an object)."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        problems.append(f"{path.name}: expected a file in {path.parent}, found none")
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(f"{path.name}: expected readable JSON, found {error}")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name}: expected a JSON object, found {type(value).__name__}")
+        return {}
+    return value
+
+
+class Fields:
+    """One JSON object under inspection. A failed read notes a problem and returns a harmless stand-in.
+
+    Nothing built from stand-ins survives: the caller refuses when `problems` is not empty.
+    """
+
+    def __init__(self, values: Mapping[str, Any], problems: list[str], *, prefix: str = "") -> None:
+        self.values = values
+        self.problems = problems
+        self.prefix = prefix
+
+    def wrong(self, key: str, expectation: str) -> None:
+        """Note that `key` does not hold what was expected."""
+        found = repr(self.values[key]) if key in self.values else "absent"
+        self.problems.append(f"{self.prefix}{key} = {found}: expected {expectation}")
+
+    def integer(self, key: str, *, default: int | None = None) -> int | None:
+        """An int; bool is not one. None after a problem was noted."""
+        value = self.values.get(key, default)
+        if type(value) is int:
+            return value
+        self.wrong(key, "an integer")
+        return None
+
+    def positive(self, key: str) -> int:
+        """An int of at least 1; 0 after a problem was noted."""
+        value = self.values.get(key)
+        if type(value) is int and value > 0:
+            return value
+        self.wrong(key, "a positive integer")
+        return 0
+
+    def number(self, key: str, *, default: float | None = None) -> float:
+        """A finite number above 0; 1.0 after a problem was noted."""
+        value = self.values.get(key, default)
+        if type(value) in (int, float) and math.isfinite(value) and value > 0:
+            return float(value)
+        self.wrong(key, "a positive number")
+        return 1.0
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """A JSON boolean; the default when the key is absent, which is what the format says."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool):
+            return value
+        self.wrong(key, "true or false")
+        return default
+
+    def choice(self, key: str, allowed: tuple[str, ...]) -> str:
+        """One of `allowed`; the first of them after a problem was noted."""
+        value = self.values.get(key)
+        if isinstance(value, str) and value in allowed:
+            return value
+        self.wrong(key, f"one of {', '.join(allowed)}")
+        return allowed[0]

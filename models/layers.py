@@ -1,0 +1,206 @@
+"""The parts that target and drafter are built from: norm, rotary table, grouped attention, a decoder layer.
+
+Owns the fused weights and the arithmetic of one layer. Never holds a cache and never looks at a length: attention
+reads whatever keys and values the caller hands over. Called by `target`, `drafter` and the worker's windows.
+
+On small models the cost is the number of operations, not their size, so matrices are fused, means are matrix
+products with a constant column, and nothing is allocated that a call does not return.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..statemachine.errors import LocalError
+from .config import ModelConfig
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
+
+class Norm:
+    """RMS norm of the last dimension: statistics in float32, cast back, then the weight in the model dtype.
+
+    In float32 the weight may be None because the matrix that follows has it folded into its columns.
+    """
+
+    def __init__(
+        self, weight: Tensor | None, width: int, *, eps: float, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.weight = weight
+        self.dtype = dtype
+        self.eps = torch.full((1, 1), eps, dtype=torch.float32, device=device)
+        self.mean = torch.full((width, 1), 1.0 / width, dtype=torch.float32, device=device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [rows, width] -> [rows, width] in the model dtype."""
+        wide = x if x.dtype == torch.float32 else x.float()
+        # A product with a column of 1/width is a mean for a third of the price of `mean` on a CPU.
+        normed = wide * torch.addmm(self.eps, wide * wide, self.mean).rsqrt_()
+        if normed.dtype != self.dtype:
+            normed = normed.to(self.dtype)
+        return normed if self.weight is None else normed.mul_(self.weight)
+
+
+class RotaryTable:
+    """Cosines and sines of positions 0..max_positions-1 for half-split rotary pairs (i, i + D/2).
+
+    rope_scaling linear divides positions; yarn blends interpolated and original frequencies between two rotation
+    counts and scales both tables (Peng et al. 2023, sections 3.2 to 3.4).
+    """
+
+    def __init__(self, config: ModelConfig, max_positions: int, device: torch.device, dtype: torch.dtype) -> None:
+        frequencies, scale = inverse_frequencies(config)
+        angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)  # [positions, D/2]
+        cos, sin = angles.cos() * scale, angles.sin() * scale
+        # The sign of the rotated half sits in the table, so that rotating is a plain swap of halves.
+        table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
+        self.table = table.to(device=device, dtype=dtype).unsqueeze(2)  # [positions, 2, 1, D]
+        self.max_positions = max_positions
+
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """positions: [tokens] int64 -> cos and signed sin, each [tokens, 1, D]."""
+        cos, sin = self.table.index_select(0, positions).unbind(1)
+        return cos, sin
+
+
+def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
+    """Rotation per position for each of D/2 pairs (float32, radians) and the factor of both tables."""
+    size, theta, scaling = config.head_dim, config.rope_theta, config.rope_scaling
+    plain = 1.0 / (theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size))
+    if scaling is None:
+        return plain, 1.0
+    factor = float(scaling["factor"])
+    if scaling["rope_type"] == "linear":
+        return plain / factor, 1.0
+    trained = float(scaling["original_max_position_embeddings"])
+
+    def pair_with(rotations: float) -> float:
+        """The (fractional) pair that turns `rotations` times within the trained length."""
+        return size * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_with(float(scaling["beta_fast"]))), 0)
+    high = min(math.ceil(pair_with(float(scaling["beta_slow"]))), size - 1)
+    ramp = (torch.arange(size // 2, dtype=torch.float32) - low) / max(high - low, 0.001)
+    stretched = ramp.clamp(0, 1)  # 0: kept as trained, 1: interpolated
+    frequencies = plain / factor * stretched + plain * (1 - stretched)
+    default = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return frequencies, float(scaling.get("attention_factor", default))
+
+
+def grouped_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """softmax(q keys^T / sqrt(D)) values, query head h reading KV head h // (H/G).
+
+    q: [rows, width, H, D]; keys, values: [rows, G, length, D], views into a cache are fine; mask: None, boolean (True
+    = may be read) or additive, [rows, width, length]. Returns [rows, width, H*D]. Two batched matrix products over
+    grouped heads: no head is expanded.
+    """
+    rows, width, num_heads, size = q.shape
+    groups, length = keys.shape[1], keys.shape[2]
+    share = num_heads // groups
+    if width > 1:
+        q = q.view(rows, width, groups, share, size).transpose(1, 2)
+    queries = q.reshape(rows * groups, width * share, size)
+    keys, values = keys.reshape(rows * groups, length, size), values.reshape(rows * groups, length, size)
+    scores = _scaled_scores(queries, keys)  # [rows*G, width*share, length]
+    if mask is not None:
+        view, spread = scores.view(rows, groups, width, share, length), mask[:, None, :, None, :]
+        if mask.dtype == torch.bool:
+            view.masked_fill_(~spread, -torch.inf)
+        else:
+            view.add_(spread)
+    mixed = torch.bmm(torch.softmax(scores, -1), values)
+    if width > 1:
+        mixed = mixed.view(rows, groups, width, share, size).transpose(1, 2)
+    return mixed.reshape(rows, width, num_heads * size)
+
+
+def _scaled_scores(queries: Tensor, keys: Tensor) -> Tensor:
+    # beta = 0 leaves the first argument unread; alpha carries the scale for free.
+    scale = 1.0 / math.sqrt(queries.shape[-1])
+    return torch.baddbmm(queries.new_empty(1), queries, keys.transpose(1, 2), beta=0, alpha=scale)
+
+
+def folded(matrix: Tensor, norm_weight: Tensor, *, folds: bool) -> Tensor:
+    """`matrix` [out, in] with the weight of the norm before it multiplied into its columns, or as it is."""
+    return matrix * norm_weight if folds else matrix
+
+
+class DecoderLayer:
+    """One Qwen3 layer with fused weights. `project` before attention, `close` after it."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Tensor], *, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """weights: the layer's tensors under their checkpoint names, without the layer's prefix."""
+        tensor = {name: value.to(device=device, dtype=dtype) for name, value in weights.items()}
+        # Folding changes the rounding: harmless in float32, off by an ulp of bf16 there, so only in float32.
+        folds = dtype == torch.float32
+        common = {"eps": config.rms_norm_eps, "dtype": dtype, "device": device}
+        before, after = tensor["input_layernorm.weight"], tensor["post_attention_layernorm.weight"]
+        self.input_norm = Norm(None if folds else before, config.hidden_size, **common)  # type: ignore[arg-type]
+        self.post_norm = Norm(None if folds else after, config.hidden_size, **common)  # type: ignore[arg-type]
+        self.head_norm = Norm(None, config.head_dim, **common)  # type: ignore[arg-type]
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.num_rotated = config.num_heads + config.num_kv_heads
+        projections = [tensor[f"self_attn.{name}_proj.weight"] for name in "qkv"]
+        self.qkv = folded(torch.cat(projections), before, folds=folds)  # [(H+2G)*D, d]
+        bias = config.attention_bias
+        self.qkv_bias = torch.cat([tensor[f"self_attn.{name}_proj.bias"] for name in "qkv"]) if bias else None
+        q_norm, k_norm = tensor["self_attn.q_norm.weight"], tensor["self_attn.k_norm.weight"]
+        self.head_weight = torch.cat((q_norm.expand(self.num_heads, -1), k_norm.expand(self.num_kv_heads, -1)))
+        self.out = tensor["self_attn.o_proj.weight"].t()
+        self.out_bias = tensor["self_attn.o_proj.bias"] if bias else None
+        gate_up = torch.cat((tensor["mlp.gate_proj.weight"], tensor["mlp.up_proj.weight"]))
+        self.gate_up = folded(gate_up, after, folds=folds)  # [2*I, d]
+        self.down = tensor["mlp.down_proj.weight"].t()
+        # Swaps the halves of a head; a product with it is exact and cheaper than `roll` or `cat`.
+        self.swap = torch.eye(config.head_dim, dtype=dtype, device=device).roll(config.head_dim // 2, 0)
+
+    def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x: [tokens, d] -> q [tokens, H, D] and k [tokens, G, D], normed and rotated, and v [tokens, G, D]."""
+        heads = F.linear(self.input_norm(x), self.qkv, self.qkv_bias).view(x.shape[0], -1, self.head_dim)
+        rotated = self.rotate(heads[:, : self.num_rotated], self.head_weight, cos, sin)
+        return rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, self.num_rotated :]
+
+    def rotate(self, heads: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """heads: [tokens, n, D] -> head-normed with `weight` [n, D], then rotated; contiguous."""
+        flat = self.head_norm(heads.reshape(-1, self.head_dim))
+        normed = flat.view(heads.shape).mul_(weight)
+        swapped = torch.mm(flat, self.swap).view(heads.shape)
+        return torch.addcmul(normed * cos, swapped, sin)
+
+    def close(self, x: Tensor, attended: Tensor) -> Tensor:
+        """x: [tokens, d] before the layer, attended: [tokens, H*D] -> [tokens, d] after it."""
+        x = torch.addmm(x, attended, self.out)
+        if self.out_bias is not None:
+            x.add_(self.out_bias)
+        gate, up = F.linear(self.post_norm(x), self.gate_up).chunk(2, -1)
+        return torch.addmm(x, F.silu(gate).mul_(up), self.down)
+
+
+def layers_of(
+    prefix: str,
+    num_layers: int,
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[DecoderLayer]:
+    """The layers whose tensors are named `prefix`.0, `prefix`.1 and so on."""
+    layers = []
+    for index in range(num_layers):
+        start = f"{prefix}.{index}."
+        own = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+        layers.append(DecoderLayer(config, own, dtype=dtype, device=device))
+    return layers
+
+
+def table_of(rotary: RotaryTable | None) -> RotaryTable:
+    """The prepared table, or a LocalError: forgetting `prepare` is our bug."""
+    if rotary is None:
+        raise LocalError("a model was run before prepare(max_positions)")
+    return rotary

@@ -1,0 +1,48 @@
+"""What the core shows of itself: statistics and health, read from the ledger when somebody asks.
+
+Owns presentation only; nothing decides by it.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ...statemachine import engine, step, worker
+from .tables import Machine
+
+if TYPE_CHECKING:
+    from .handle import Core
+
+
+def describe_stats(core: "Core") -> dict[str, Any]:
+    """Every number by its name: totals, states of live things, how often each transition was taken."""
+    from .handle import transitions
+
+    ledger = core.ledger
+    return {
+        **core.totals.values(ledger.requests.values()),
+        "requests": dict(Counter(one.state.name for one in ledger.requests.values())),
+        "slots": dict(Counter(one.state.name for one in ledger.slots)),
+        "clients": dict(Counter(one.state.name for one in ledger.clients.values())),
+        "queue_len": len(ledger.queue),
+        "engine": ledger.engine.state.name,
+        "worker": ledger.worker.state.name,
+        "session": ledger.worker.session,
+        "respawns": ledger.worker.respawns,
+        "transitions": {machine.name: transitions(core.tables[machine], core.fired[machine]) for machine in Machine},
+    }
+
+
+def describe_health(core: "Core") -> tuple[bool, str, str, list[str]]:
+    """Healthy is: the engine is open, the worker serves with all that was asked for, no step is late."""
+    ledger = core.ledger
+    reasons = [f"the worker serves without {one}" for one in ledger.worker.lost]
+    if ledger.worker.state not in (worker.State.READY, worker.State.DEGRADED):
+        last = f" (last one: {ledger.worker.reason})" if ledger.worker.reason else ""
+        reasons.append(f"the worker is {ledger.worker.state.name}{last}")
+    if ledger.engine.state is not engine.State.OPEN:
+        reasons.append(f"the engine is {ledger.engine.state.name}")
+    if ledger.step is not None and ledger.step.state is step.State.OVERDUE:
+        reasons.append(f"step {ledger.step.id} is overdue")
+    if core.totals.internal_errors:
+        reasons.append(f"{core.totals.internal_errors} request(s) failed by an internal error")
+    return not reasons, ledger.engine.state.name, ledger.worker.state.name, reasons

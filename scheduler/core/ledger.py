@@ -1,0 +1,226 @@
+"""The only mutable store of the core: one record for each request, slot, client, the worker, the step in flight.
+
+Owns copying (`fork`), canonical comparison (`fingerprint`) and look-up; `invariants.py` checks it. Records hold a
+machine's state and plain facts; tables decide what a state may become, effects change the facts.
+"""
+
+from bisect import insort
+from enum import IntEnum
+from typing import Any, TypeVar
+
+from ...statemachine import client, engine, request, slot, step, worker
+from .events import CommandRow, Options, WorkerReady
+
+R = TypeVar("R", bound="Record")
+
+
+class Record:
+    """A slotted record that can be copied field by field; lists and sets are copied too, values are shared."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def copy(self: R) -> R:
+        twin = object.__new__(type(self))
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if type(value) in (list, set, dict) else value)
+        return twin
+
+
+class Request(Record):
+    """One accepted request. `seeded_len` counts positions that its window holds while its text is seeded."""
+
+    __slots__ = (
+        "accepted_hist",
+        "client",
+        "fired",
+        "held_len",
+        "id",
+        "last_step_id",
+        "max_restarts",
+        "num_drafted",
+        "num_emitted_drafting",
+        "num_restarts",
+        "options",
+        "order",
+        "output",
+        "prompt",
+        "restarts",
+        "seeded_len",
+        "slot",
+        "state",
+        "verified_hist",
+    )
+
+    def __init__(self, id: int, *, client: int, prompt: tuple[int, ...], options: Options, order: int) -> None:
+        self.id, self.client, self.prompt, self.options, self.order = id, client, prompt, options, order
+        self.state = request.State.QUEUED
+        self.slot: int | None = None
+        self.output: list[int] = []
+        self.held_len = 0
+        self.seeded_len = 0
+        self.last_step_id = 0
+        self.restarts = self.max_restarts = 0
+        self.num_drafted = self.num_emitted_drafting = self.num_restarts = 0
+        self.accepted_hist: list[int] = []  # [n]: decode rows that accepted n drafts, after the cut
+        self.verified_hist: list[int] = []  # [n]: decode rows that verified n drafts
+        self.fired: list[int] = []
+
+    @property
+    def text_len(self) -> int:
+        """Length of prompt + output: what must be in the window, the anchor excepted, before it can decode."""
+        return len(self.prompt) + len(self.output)
+
+
+class Slot(Record):
+    __slots__ = ("epoch", "id", "owner", "state")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.state = slot.State.FREE
+        self.epoch = 0
+        self.owner: int | None = None
+
+
+class StepInFlight(Record):
+    __slots__ = ("id", "rows", "state")
+
+    def __init__(self, id: int, *, rows: list[CommandRow]) -> None:
+        self.id, self.rows = id, rows
+        self.state = step.State.SENT
+
+
+class Worker(Record):
+    __slots__ = ("capacity", "last_step_id", "lost", "reason", "respawns", "restart_budget", "session", "state")
+
+    def __init__(self, restart_budget: int) -> None:
+        self.state = worker.State.SPAWNED
+        self.session = 1
+        self.respawns = 0
+        self.restart_budget = restart_budget
+        self.capacity: WorkerReady | None = None  # the first READY's; later ones must not be smaller
+        self.lost: list[str] = []
+        self.reason = ""
+        self.last_step_id = 0
+
+
+class Client(Record):
+    __slots__ = ("id", "requests", "state")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.state = client.State.CONNECTED
+        self.requests: set[int] = set()
+
+
+class Engine(Record):
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = engine.State.OPEN
+
+
+class Timer(IntEnum):
+    """What a timer is for; `GRACE` is kept for each client."""
+
+    PROGRESS = 0  # of the worker, in its present state
+    OVERDUE = 1  # of the step in flight, for health
+    RESPAWN = 2
+    DRAIN = 3
+    GRACE = 4
+
+
+class Ledger:
+    """All records, and the orders between them: the queue (accept order), the seated (seat order), the free slots."""
+
+    def __init__(self, *, num_slots: int, restart_budget: int) -> None:
+        self.now_ns = 0
+        self.next_order = 0
+        self.requests: dict[int, Request] = {}
+        self.queue: list[Request] = []
+        self.seated: dict[int, Request] = {}
+        self.slots = [Slot(index) for index in range(num_slots)]
+        self.free: list[int] = list(range(num_slots))
+        self.condemned: list[int] = []  # quarantined slots, to be scrubbed
+        self.suspects: list[int] = []  # requests of a faulted step, to be planned one by one
+        self.step: StepInFlight | None = None
+        self.worker = Worker(restart_budget)
+        self.clients: dict[int, Client] = {}
+        self.engine = Engine()
+        # Of each timer its delay, and when it is due. Inputs carry no time, so the next Tick says from when it counts.
+        self.timers: dict[tuple[Timer, int], tuple[int, int | None]] = {}
+        self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, request); those of ended requests are skipped
+
+    def start_timer(self, timer: Timer, delay_ns: int, *, subject: int = 0) -> None:
+        self.timers[timer, subject] = (delay_ns, None)
+
+    def stop_timer(self, timer: Timer, subject: int = 0) -> None:
+        self.timers.pop((timer, subject), None)
+
+    def enqueue(self, one: Request) -> None:
+        """Accept order, so a requeued request comes before every later one."""
+        insort(self.queue, one, key=lambda queued: queued.order)
+
+    def fork(self) -> "Ledger":
+        """A copy that shares nothing mutable with this one."""
+        twin = object.__new__(Ledger)
+        twin.now_ns, twin.next_order = self.now_ns, self.next_order
+        twin.requests = {key: one.copy() for key, one in self.requests.items()}
+        twin.queue = [twin.requests[one.id] for one in self.queue]
+        twin.seated = {key: twin.requests[key] for key in self.seated}
+        twin.slots = [one.copy() for one in self.slots]
+        twin.free, twin.condemned, twin.suspects = self.free.copy(), self.condemned.copy(), self.suspects.copy()
+        twin.step = None if self.step is None else self.step.copy()
+        twin.worker = self.worker.copy()
+        twin.clients = {key: one.copy() for key, one in self.clients.items()}
+        twin.engine = self.engine.copy()
+        twin.timers, twin.deadlines = self.timers.copy(), self.deadlines.copy()
+        return twin
+
+    def fingerprint(self) -> tuple[Any, ...]:
+        """A canonical value: ledgers with equal fingerprints behave alike. Ids keep their accept order, epochs and
+        step ids are taken relative to the present, times relative to now; what only counts is left out."""
+        rank = {one.id: index for index, one in enumerate(sorted(self.requests.values(), key=lambda r: r.order))}
+        return (
+            tuple(
+                (
+                    rank[one.id],
+                    one.state,
+                    one.client,
+                    one.slot,
+                    one.prompt,
+                    tuple(one.output),
+                    one.held_len,
+                    one.seeded_len,
+                    one.restarts,
+                )
+                for one in self.requests.values()
+            ),
+            tuple(rank[one.id] for one in self.queue),
+            tuple(rank[key] for key in self.seated),
+            tuple((one.state, None if one.owner is None else rank[one.owner]) for one in self.slots),
+            tuple(self.free),
+            tuple(self.condemned),
+            tuple(rank.get(key) for key in self.suspects),
+            self._step_print(),
+            (self.worker.state, self.worker.respawns, self.worker.capacity is None, tuple(self.worker.lost)),
+            tuple((one.id, one.state) for one in self.clients.values()),
+            self.engine.state,
+            tuple(
+                sorted(
+                    (key, delay, -1 if due is None else due - self.now_ns) for key, (delay, due) in self.timers.items()
+                )
+            ),
+            tuple(sorted((due - self.now_ns, rank[key]) for due, key in self.deadlines if key in rank)),
+        )
+
+    def _step_print(self) -> tuple[Any, ...] | None:
+        if self.step is None:
+            return None
+        rows = []
+        for row in self.step.rows:
+            epoch = getattr(row, "epoch", None)
+            age = None if epoch is None else self.slots[row.slot].epoch - epoch
+            lens = tuple(getattr(row, name, None) for name in ("draft_len", "propose_len", "start_pos", "last"))
+            rows.append((type(row).__name__, row.slot, age, lens))
+        return (self.step.state, tuple(rows))

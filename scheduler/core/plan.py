@@ -1,0 +1,116 @@
+"""Who runs in the next step and how far: continuous batching, chunked prompts, draft lengths and their limits.
+
+Owns the decision; never sends or steps a machine itself: it returns rows with the REQUEST event that each one means.
+The core calls it on a Tick when no step is in flight.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from ...statemachine import request
+from .events import Decode, Open, Scrub, Seed
+from .ledger import Ledger, Request
+from .limits import Limits
+from .policies import Policy
+
+Planned = tuple[Request, request.Event, Seed | Decode]
+
+READY_TO_DECODE = frozenset({request.State.DRAFT_READY, request.State.ANCHOR_READY})
+
+
+def plan(ledger: Ledger, limits: Limits, policy: Policy) -> list[Planned]:
+    """Return the rows of the next step, decode rows first, then the oldest chunks; empty when nobody can run."""
+    decoding = [one for one in ledger.seated.values() if one.state in READY_TO_DECODE]
+    seeding = [one for one in ledger.seated.values() if one.state is request.State.SEED_READY]
+    if ledger.suspects:
+        alone = ledger.suspects[0]
+        decoding = [one for one in decoding if one.id == alone]
+        seeding = [one for one in seeding if one.id == alone]
+    if not decoding and not seeding:
+        return []
+    seeding.sort(key=lambda one: one.order)
+    budget = limits.max_step_tokens - (1 if seeding else 0)  # always room for one chunk token
+    block_len = ledger.worker.capacity.block_len if ledger.worker.capacity is not None else 0
+    if (block_len + 1) * len(decoding) > budget:  # somebody may be left out: whoever waited longest goes first
+        decoding.sort(key=lambda one: (one.last_step_id, one.order))
+    wanted = _wanted(policy, [*decoding, *seeding], ledger, block_len)
+    planned = list(_decode_rows(decoding, wanted, ledger, limits, budget=budget, block_len=block_len))
+    budget = limits.max_step_tokens - sum(row.draft_len + 1 for _, _, row in planned if isinstance(row, Decode))
+    planned += _chunks(seeding, wanted[len(decoding) :], ledger, limits, budget=budget, block_len=block_len)
+    return planned
+
+
+def scrubs(ledger: Ledger) -> list[Scrub]:
+    """Quarantined slots are scrubbed in a command of their own, so that nobody's tokens depend on a scrub."""
+    return [Scrub(slot) for slot in ledger.condemned]
+
+
+def remaining_len(one: Request, limits: Limits) -> int:
+    """How many tokens the request may still emit."""
+    room = min(one.options.max_tokens, limits.max_model_len - len(one.prompt))
+    return room - len(one.output)
+
+
+def lengths(remaining: int, held_len: int, *, wanted: int, block_len: int) -> tuple[int, int]:
+    """Return (draft_len, propose_len): what to verify now, what to leave behind.
+
+    draft_len <= remaining - 1, as a pass emits one token more than it accepts. propose_len is 0 unless
+    remaining >= 3: after this pass emits one, a draft needs room for itself and its extra token. Entering a zero-draft
+    phase (wanted = 0) still verifies the draft that is held.
+    """
+    draft_len = min(held_len, remaining - 1, wanted if wanted > 0 else held_len)
+    propose_len = min(block_len, remaining - 2) if wanted > 0 and remaining >= 3 else 0
+    return draft_len, propose_len
+
+
+def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, block_len: int) -> Sequence[int]:
+    """The policy's word, lowered by the request's own maximum; without a drafter nobody wants a draft."""
+    if block_len == 0:
+        return [0] * len(rows)
+    decided = policy.decide(rows, ledger)
+    return [
+        want if one.options.max_draft_len is None else min(want, one.options.max_draft_len)
+        for want, one in zip(decided, rows, strict=True)
+    ]
+
+
+def _decode_rows(
+    rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
+) -> Iterator[Planned]:
+    for one, want in zip(rows, wanted, strict=False):
+        if budget < 1 or one.slot is None:
+            return
+        remaining = remaining_len(one, limits)
+        draft_len, propose_len = lengths(remaining, one.held_len, wanted=want, block_len=block_len)
+        draft_len = min(draft_len, budget - 1)
+        budget -= draft_len + 1
+        event = request.Event.PLAN_VERIFY if draft_len > 0 else request.Event.PLAN_ANCHOR
+        yield one, event, Decode(one.slot, ledger.slots[one.slot].epoch, draft_len, propose_len)
+
+
+def _chunks(
+    rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
+) -> Iterator[Planned]:
+    for one, want in zip(rows, wanted, strict=True):
+        if budget < 1 or one.slot is None:
+            return
+        text = [*one.prompt, *one.output]
+        start = one.seeded_len
+        chunk = text[start : start + budget]
+        budget -= len(chunk)
+        last = start + len(chunk) == len(text)
+        propose_len = lengths(remaining_len(one, limits), 0, wanted=want, block_len=block_len)[1] if last else 0
+        yield (
+            one,
+            request.Event.PLAN_CHUNK,
+            Seed(
+                slot=one.slot,
+                epoch=ledger.slots[one.slot].epoch,
+                start_pos=start,
+                token_ids=chunk,
+                last=last,
+                propose_len=propose_len,
+                params=one.options.params,
+                output_len=len(one.output),
+                opens=Open() if start == 0 else None,
+            ),
+        )

@@ -1,0 +1,61 @@
+"""Time in the core: timers count from the Tick after they were started, and fire on the first Tick at or after.
+
+Owns firing and the poll's time-out; what a timer means is the event that it sends. `doors.py` calls `fire` on a Tick.
+"""
+
+from heapq import heappop
+from typing import TYPE_CHECKING
+
+from ...statemachine import client, engine, request, step, worker
+from .ledger import Ledger, Timer
+from .settle import Ending, WorkerNews
+from .tables import Machine
+
+if TYPE_CHECKING:
+    from .handle import Core
+
+
+def fire(core: "Core") -> None:
+    """Enqueue the event of every timer that is due, then let the ones just started count from now."""
+    ledger = core.ledger
+    now = ledger.now_ns
+    for key, (_, due) in list(ledger.timers.items()):
+        if due is not None and due <= now:
+            del ledger.timers[key]
+            _ring(core, *key)
+    while ledger.deadlines and ledger.deadlines[0][0] <= now:
+        one = ledger.requests.get(heappop(ledger.deadlines)[1])
+        if one is not None:
+            ending = Ending("DEADLINE", "its deadline_ms passed before it was done")
+            core.send(Machine.REQUEST, one, request.Event.DEADLINE, ending)
+    arm(ledger)
+
+
+def arm(ledger: Ledger) -> None:
+    for key, (delay, due) in ledger.timers.items():
+        if due is None:
+            ledger.timers[key] = (delay, ledger.now_ns + delay)
+
+
+def next_due(ledger: Ledger) -> int | None:
+    """When the next timer or deadline is due, in ns; None when there is none."""
+    dues = [due if due is not None else ledger.now_ns + delay for delay, due in ledger.timers.values()]
+    if ledger.deadlines:
+        dues.append(ledger.deadlines[0][0])
+    return min(dues, default=None)
+
+
+def _ring(core: "Core", timer: Timer, subject: int) -> None:
+    ledger = core.ledger
+    if timer is Timer.PROGRESS:
+        news = WorkerNews(f"no progress within the deadline of {ledger.worker.state.name}")
+        core.send(Machine.WORKER, ledger.worker, worker.Event.STALLED, news)
+    elif timer is Timer.OVERDUE and ledger.step is not None:
+        core.send(Machine.STEP, ledger.step, step.Event.LATE)
+    elif timer is Timer.RESPAWN:
+        core.send(Machine.WORKER, ledger.worker, worker.Event.RESPAWN, WorkerNews())
+    elif timer is Timer.DRAIN:
+        ending = Ending("DRAIN_DEADLINE", "it was not done when the drain deadline passed")
+        core.send(Machine.ENGINE, ledger.engine, engine.Event.DRAIN_DEADLINE, ending)
+    elif timer is Timer.GRACE:
+        core.send(Machine.CLIENT, ledger.clients[subject], client.Event.GRACE_OVER)

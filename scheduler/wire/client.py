@@ -1,0 +1,276 @@
+"""`Client`: submit, stream, cancel and ask, from ordinary threads.
+
+Owns one background thread, which alone touches the socket: it sends what callers queue, keeps the connection alive and
+hands messages to the streams' queues. Any thread may call any method. `conversation.py` decides what belongs to whom.
+"""
+
+import os
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import zmq
+
+from ...statemachine.errors import EngineError, PeerError
+from . import codec, messages
+from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, submit_message
+from .sockets import dealer
+
+_CLOSE_LINGER_MS = 500
+_Queue = queue.SimpleQueue[Any]
+
+
+class Stream(Iterator[StreamMessage]):
+    """The messages of one request, ending after the terminal one. Leaving it early (`with`, or dropping it) cancels.
+
+    Raises `Refused` when the request was refused and `EngineLost` when the engine does not answer.
+    """
+
+    def __init__(self, client: "Client", request_id: str, sink: _Queue) -> None:
+        self.request_id = request_id
+        self._client = client
+        self._queue = sink
+        self._ended = False
+
+    def __next__(self) -> StreamMessage:
+        if self._ended:
+            raise StopIteration
+        item = self._queue.get()
+        self._ended = isinstance(item, messages.Finished | EngineError)
+        if isinstance(item, EngineError):
+            raise item
+        return item  # type: ignore[no-any-return]
+
+    def cancel(self) -> bool:
+        """Cancel it and return whether there was something to cancel; its terminal message still comes."""
+        return self._client.cancel(self.request_id)
+
+    def result(self) -> Result:
+        """Consume the rest and return the whole."""
+        return _fold(self)
+
+    def close(self) -> None:
+        """Leave it: cancelled if it has not ended."""
+        if not self._ended:
+            self._ended = True
+            self._client._leave(self.request_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to an engine. `timeout_s`: how long a silent engine is waited for, before `EngineLost`."""
+
+    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self._lock = threading.Lock()  # guards the conversation and the outgoing queue
+        self._conversation = Conversation(address)
+        self._outgoing: deque[messages.ToScheduler] = deque([self._conversation.hello()])
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._closing = False
+        self._welcomed: _Queue = queue.SimpleQueue()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = dealer(self._context, address)
+        self._thread = threading.Thread(target=self._serve, name="dsparkd-client", daemon=True)
+        self._thread.start()
+        try:
+            self.welcome: messages.Welcome = self._answer(self._welcomed)
+        except EngineError:
+            self.close()
+            raise
+
+    def submit(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Stream:
+        """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
+        name = request_id or f"r-{secrets.token_hex(8)}"
+        message = submit_message(self.address, prompt, request_id=name, options=options)
+        sink: _Queue = queue.SimpleQueue()
+        with self._lock:
+            self._conversation.submit(name, sink)
+            self._send(message)
+        return Stream(self, name, sink)
+
+    def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
+        """Submit and wait for the end. A refusal raises `Refused`; a failure is in `Result.error`."""
+        return self.submit(prompt, request_id=request_id, **options).result()
+
+    def resume(self, request_id: str, *, from_index: int = 0) -> Stream:
+        """Return a new stream of a live request, from output index `from_index` on."""
+        sink: _Queue = queue.SimpleQueue()
+        with self._lock:
+            self._conversation.resume(request_id, sink)
+            self._send(messages.ResumeRequest(request_id=request_id, from_index=from_index))
+        return Stream(self, request_id, sink)
+
+    def cancel(self, request_id: str) -> bool:
+        """Cancel and wait for the acknowledgement: whether there was something to cancel. Idempotent."""
+        sink: _Queue = queue.SimpleQueue()
+        with self._lock:
+            self._conversation.cancel(request_id, sink)
+            self._send(messages.CancelRequest(request_id=request_id))
+        return bool(self._answer(sink).live)
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self._ask(messages.Stats, messages.GetStats()).values)
+
+    def health(self) -> messages.Health:
+        health: messages.Health = self._ask(messages.Health, messages.GetHealth())
+        return health
+
+    def wait_ready(self, timeout_s: float = 120.0) -> messages.Health:
+        """Wait until the engine's worker serves; `EngineLost` with its health's reasons when the time is over."""
+        until = time.monotonic() + timeout_s
+        while True:
+            health = self.health()
+            if health.worker in ("READY", "DEGRADED"):
+                return health
+            if health.worker in ("STOPPED", "ABANDONED") or time.monotonic() > until:
+                raise EngineLost(f"the engine at {self.address} is not ready: {health.worker}, {health.reasons}")
+            threading.Event().wait(0.02)
+
+    def close(self) -> None:
+        """Say goodbye (live requests are cancelled by the engine) and end the thread. Idempotent."""
+        with self._lock:
+            if self._closing:
+                return
+            self._outgoing.append(messages.Goodbye(reason="closed"))
+            self._closing = True
+            self._wake()
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self._context.term()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _ask(self, kind: Any, question: messages.ToScheduler) -> Any:
+        sink: _Queue = queue.SimpleQueue()
+        with self._lock:
+            self._conversation.ask(kind, sink)
+            self._send(question)
+        return self._answer(sink)
+
+    def _answer(self, sink: _Queue) -> Any:
+        try:
+            item = sink.get(timeout=self.timeout_s)
+        except queue.Empty:
+            raise self._conversation.lost(self.timeout_s) from None
+        if isinstance(item, EngineError):
+            raise item
+        return item
+
+    def _leave(self, request_id: str) -> None:
+        """Cancel without waiting. Called from `__del__`, which may run in any thread and at any moment, so lock-free."""
+        if not self._closing:
+            self._outgoing.append(messages.CancelRequest(request_id=request_id))
+            self._wake()
+
+    def _send(self, message: messages.ToScheduler) -> None:
+        if self._closing:
+            raise EngineLost(f"the client of {self.address} is closed")
+        self._outgoing.append(message)
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            return  # it is full of wake-ups already
+
+    # ---- the background thread ----------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        decoder = codec.for_client()
+        heard = sent = asked = time.monotonic()
+        try:
+            while not (self._closing and not self._outgoing):
+                welcome = self._conversation.welcome
+                keep_alive_s = welcome.keep_alive_s if welcome else self.timeout_s / 4
+                ready = dict(poller.poll(1000 * min(keep_alive_s, self.timeout_s / 4) / 2))
+                now = time.monotonic()
+                if self._wake_read in ready:
+                    os.read(self._wake_read, 65536)
+                if self._flush():
+                    sent = now
+                elif welcome and now - sent >= keep_alive_s:
+                    self._socket.send(codec.encode(messages.KeepAlive()), zmq.NOBLOCK)
+                    sent = now
+                if self._socket in ready:
+                    self._receive(decoder)
+                    heard = now
+                heard, asked = self._watch(heard, asked, now)
+        except Exception as error:  # a dead thread must not leave callers waiting
+            self._conversation.fail_all(EngineLost(f"the client of {self.address} failed: {error}"))
+            raise
+        finally:
+            with self._lock:
+                self._closing = True
+                self._conversation.fail_all(EngineLost(f"the client of {self.address} is closed"))
+            self._socket.close(linger=_CLOSE_LINGER_MS)
+
+    def _flush(self) -> bool:
+        flushed = False
+        while self._outgoing:
+            self._socket.send(codec.encode(self._outgoing[0]), zmq.NOBLOCK)
+            self._outgoing.popleft()
+            flushed = True
+        return flushed
+
+    def _receive(self, decoder: codec.Decoder[messages.ToClient]) -> None:
+        while True:
+            try:
+                message = decoder.decode(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            except PeerError as error:
+                self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
+                return
+            with self._lock:
+                hello = self._conversation.feed(message)
+                if isinstance(message, messages.Welcome):
+                    self._welcomed.put(message)
+            if hello is not None:
+                self._outgoing.appendleft(hello)
+                self._flush()
+
+    def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
+        """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
+        with self._lock:
+            if self._conversation.num_open == 0 or self._closing:
+                return now, now
+            if now - heard > self.timeout_s:
+                self._conversation.fail_all(self._conversation.lost(self.timeout_s))
+                return now, now
+            if now - max(heard, asked) > self.timeout_s / 4:
+                self._conversation.ask(messages.Health, queue.SimpleQueue())
+                self._outgoing.append(messages.GetHealth())
+                return heard, now
+        return heard, asked
+
+
+def _fold(stream: Iterator[StreamMessage]) -> Result:
+    builder = ResultBuilder()
+    for message in stream:
+        builder.add(message)
+    if builder.result is None:
+        raise EngineLost("the stream had ended before its result was asked for")
+    return builder.result

@@ -1,0 +1,190 @@
+"""The two socket kinds of the protocol: a ROUTER that binds and never blocks, a DEALER that connects.
+
+Owns addresses, high-water marks and outboxes; never looks into a frame. The service binds, workers and clients connect.
+A peer that cannot be written to is reported once by `take_lost`, never waited for.
+"""
+
+import errno
+import os
+import socket
+import stat
+from collections import deque
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import zmq
+
+from ...statemachine.errors import Refused, refuse_all
+from .codec import MAX_FRAME_BYTES
+
+MAX_IPC_PATH_BYTES = 107  # sun_path holds 108 with its final zero
+HIGH_WATER_FRAMES = 1000
+MAX_OUTBOX_FRAMES = 4096
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Router:
+    """Binds `address`. `send` queues at most `max_outbox` frames for a peer whose pipe is full."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        *,
+        high_water: int = HIGH_WATER_FRAMES,
+        max_outbox: int = MAX_OUTBOX_FRAMES,
+    ) -> None:
+        refuse_all(f"bind {address}", endpoint_problems(address))
+        if address.startswith("ipc://"):
+            _take_over(Path(address[len("ipc://") :]))
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        _bound(self.socket, high_water)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            self.socket.close(linger=0)
+            raise Refused("BAD_CONFIG", f"bind {address}: {error}") from error
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if address.startswith("ipc://"):
+            Path(address[len("ipc://") :]).chmod(0o600)
+        self._max_outbox = max_outbox
+        self._outboxes: dict[bytes, deque[bytes]] = {}
+        self._lost: dict[bytes, str] = {}
+
+    def receive(self, limit: int = 256) -> list[tuple[bytes, list[bytes]]]:
+        """Return up to `limit` waiting messages as (identity, parts), without blocking."""
+        received = []
+        while len(received) < limit:
+            try:
+                identity, *parts = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            received.append((identity, parts))
+        return received
+
+    def send(self, identity: bytes, frame: bytes) -> None:
+        """Send now, or keep the order behind what waits; a peer that is gone or too slow is reported as lost."""
+        outbox = self._outboxes.get(identity)
+        if outbox is None:
+            if not self._try(identity, frame):
+                self._outboxes[identity] = deque([frame])
+        elif len(outbox) < self._max_outbox:
+            outbox.append(frame)
+        else:
+            self._lose(identity, f"{len(outbox)} frames wait in its outbox")
+
+    def flush(self) -> None:
+        """Try again what waits in the outboxes."""
+        for identity, outbox in list(self._outboxes.items()):
+            while outbox and self._try(identity, outbox[0]):
+                outbox.popleft()
+            if not outbox:
+                self._outboxes.pop(identity, None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether some outbox holds frames, so that the next poll must not sleep long."""
+        return bool(self._outboxes)
+
+    def take_lost(self) -> dict[bytes, str]:
+        """Return the peers lost since the last call, each with the reason."""
+        lost, self._lost = self._lost, {}
+        return lost
+
+    def close(self, linger_ms: int = 0) -> None:
+        self.socket.close(linger=linger_ms)
+        if self.address.startswith("ipc://"):
+            Path(self.address[len("ipc://") :]).unlink(missing_ok=True)
+
+    def _try(self, identity: bytes, frame: bytes) -> bool:
+        """Return False when the pipe is full; a peer without a route is lost, and the frame with it."""
+        try:
+            self.socket.send_multipart((identity, frame), zmq.NOBLOCK, copy=len(frame) < 65536)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != errno.EHOSTUNREACH:
+                raise
+            self._lose(identity, "no route to it")
+        return True
+
+    def _lose(self, identity: bytes, reason: str) -> None:
+        self._outboxes.pop(identity, None)
+        self._lost[identity] = reason
+
+
+def dealer(
+    context: "zmq.Context[zmq.Socket[bytes]]", address: str, *, high_water: int = HIGH_WATER_FRAMES
+) -> "zmq.Socket[bytes]":
+    """Return a DEALER connected to `address` (which need not exist yet). Raises `Refused` for a bad address."""
+    refuse_all(f"connect {address}", endpoint_problems(address))
+    made = context.socket(zmq.DEALER)
+    _bound(made, high_water)
+    try:
+        made.connect(address)
+    except zmq.ZMQError as error:
+        made.close(linger=0)
+        raise Refused("BAD_CONFIG", f"connect {address}: {error}") from error
+    return made
+
+
+def endpoint_problems(address: str) -> list[str]:
+    """Return what is wrong with `address`, a sentence each."""
+    if address.startswith("ipc://"):
+        return _ipc_problems(address[len("ipc://") :])
+    if address.startswith("tcp://"):
+        return _tcp_problems(address)
+    return [f"{address!r}: expected ipc://PATH or tcp://127.0.0.1:PORT"]
+
+
+def _ipc_problems(path: str) -> list[str]:
+    size = len(os.fsencode(path))
+    if not path or path.startswith(("@", "*")):
+        return [f"ipc path {path!r}: expected a path of the file system (only that has permissions)"]
+    if "\0" in path:
+        return [f"ipc path {path!r}: holds a zero byte"]
+    if size > MAX_IPC_PATH_BYTES:
+        return [f"ipc path {path!r}: {size} bytes, expected {MAX_IPC_PATH_BYTES} or less"]
+    return []
+
+
+def _tcp_problems(address: str) -> list[str]:
+    try:
+        host = urlsplit(address).hostname
+    except ValueError as error:
+        return [f"{address!r}: {error}"]
+    port = address.rpartition(":")[2]
+    problems = []
+    if host not in _LOOPBACK:
+        problems.append(f"{address!r}: tcp beyond loopback needs CURVE keys, which are not supported yet")
+    if port != "*" and not (port.isascii() and port.isdigit() and int(port) < 65536):
+        problems.append(f"{address!r}: port {port!r}: expected 0..65535 or *")
+    return problems
+
+
+def _bound(made: "zmq.Socket[bytes]", high_water: int) -> None:
+    made.setsockopt(zmq.LINGER, 0)
+    made.setsockopt(zmq.SNDHWM, high_water)
+    made.setsockopt(zmq.RCVHWM, high_water)
+    made.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+
+
+def _take_over(path: Path) -> None:
+    """Make the socket's directory, for us alone; remove the file of a dead instance, refuse that of a live one."""
+    if not path.parent.exists():
+        path.parent.mkdir(mode=0o700, parents=True)
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise Refused("BAD_CONFIG", f"bind {path}: anyone may replace files in {path.parent}; expected mode 0700")
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise Refused("BAD_CONFIG", f"bind {path}: the file exists and is no socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+    raise Refused("ADDRESS_IN_USE", f"bind {path}: another instance serves there")
