@@ -6,6 +6,7 @@ computes with a weight. Called by the worker at start and by tests.
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -167,7 +168,7 @@ def _files(folder: Path, problems: list[str]) -> dict[str, set[str] | None]:
 
 
 def _read_file(
-    opened: safe_open,
+    opened: Any,  # safetensors ships no types
     name: str,
     keys: set[str] | None,
     expected: Mapping[str, tuple[int, ...]],

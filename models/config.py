@@ -6,6 +6,7 @@ the newer `rope_parameters`, `dtype`). Never reads a tensor and never guesses: w
 """
 
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import attrs
@@ -219,7 +220,7 @@ def _read_taps(fields: Fields, num_target_layers: int) -> tuple[int, ...]:
     if not isinstance(raw, list) or not raw or any(type(tap) is not int for tap in raw):
         fields.wrong("target_layer_ids", "a non-empty list of integers")
         return ()
-    if any(later <= earlier for earlier, later in zip(raw, raw[1:], strict=False)):
+    if any(later <= earlier for earlier, later in pairwise(raw)):
         fields.wrong("target_layer_ids", "strictly increasing layer ids")
     if any(not -1 <= tap <= num_target_layers - 2 for tap in raw):
         fields.wrong(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 import attrs
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import embedding, linear
 
 from .config import DrafterConfig
 from .heads import confidence_head, markov_head
@@ -39,7 +39,7 @@ class DSparkDrafter:
         device: torch.device,
         shares_target_embeddings: bool = False,
     ) -> None:
-        """tensors must hold embedding and output matrix; given the target's, in this dtype, they are shared as they are."""
+        """tensors must hold embedding and output matrix; the target's own, in this dtype, are shared and not copied."""
         self.config = config
         self.dtype = dtype
         self.device = device
@@ -88,13 +88,13 @@ class DSparkDrafter:
         [n, tokens, G, D]. Context rows skip the layers' input norms.
         """
         cos, sin = table_of(self.rotary).at(positions)
-        hidden = self.hidden_norm(F.linear(features, self.fc))
-        both = F.linear(hidden, self.context_kv, self.context_bias)
+        hidden = self.hidden_norm(linear(features, self.fc))
+        both = linear(hidden, self.context_kv, self.context_bias)
         num_layers, groups, size = self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
         heads = both.view(-1, 2, num_layers * groups, size)  # [tokens, 2, n*G, D]
         keys = self.layers[0].rotate(heads[:, 0], self.context_key_weight, cos, sin)
         shape = (-1, num_layers, groups, size)
-        return keys.view(shape).transpose(0, 1), heads[:, 1].unflatten(1, shape[1:3]).transpose(0, 1)
+        return keys.view(shape).transpose(0, 1), heads[:, 1].view(shape).transpose(0, 1)
 
     def block(self, anchors: Tensor, start_pos: Tensor, attend: Attend) -> Tensor:
         """The block backbone: anchor and masks at start_pos .. start_pos + B - 1.
@@ -106,9 +106,9 @@ class DSparkDrafter:
         rows, size = anchors.shape[0], self.block_size
         token_ids = torch.cat((anchors.unsqueeze(1), self.masks.expand(rows, -1)), 1).view(-1)
         cos, sin = table_of(self.rotary).at((start_pos.unsqueeze(1) + self.offsets).view(-1))
-        x = F.embedding(token_ids, self.embed_tokens)  # [rows*B, d]
+        x = embedding(token_ids, self.embed_tokens)  # [rows*B, d]
         for index, layer in enumerate(self.layers):
-            q, k, v = (part.unflatten(0, (rows, size)) for part in layer.project(x, cos, sin))
+            q, k, v = (part.view(rows, size, *part.shape[1:]) for part in layer.project(x, cos, sin))
             x = layer.close(x, attend(index, q, k, v).view(rows * size, -1))
         return self.norm(x).view(rows, size, -1)
 
@@ -119,7 +119,7 @@ class DSparkDrafter:
         is called once for each block position in order.
         """
         ordered = hidden.transpose(0, 1)  # [B, rows, d]: a position's rows lie together
-        base = F.linear(ordered, self.lm_head).float()  # [B, rows, V]
+        base = linear(ordered, self.lm_head).float()  # [B, rows, V]
         chain = self.markov.chain(ordered, base)
         previous = [anchors]
         for index in range(self.block_size):

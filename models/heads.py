@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import embedding, linear
 
 from .config import DrafterConfig
 
@@ -40,8 +40,8 @@ class NoHead:
 class VanillaHead:
     """bias = W2 . W1[previous]."""
 
-    def __init__(self, embedding: Tensor, output: Tensor) -> None:
-        self.embedding = embedding  # [V, r]
+    def __init__(self, token_table: Tensor, output: Tensor) -> None:
+        self.token_table = token_table  # [V, r]
         self.output = output.t()  # [r, V]
 
     def chain(self, hidden: Tensor, base: Tensor) -> Chain:
@@ -51,25 +51,25 @@ class VanillaHead:
 class GatedHead:
     """g = sigmoid(Wg . [hidden ; e] + bg), e = W1[previous]; bias = W2 . (g * e)."""
 
-    def __init__(self, embedding: Tensor, output: Tensor, gate: Tensor, gate_bias: Tensor) -> None:
-        self.embedding, self.output, self.bias = embedding, output.t(), gate_bias
-        width = gate.shape[1] - embedding.shape[1]
+    def __init__(self, token_table: Tensor, output: Tensor, gate: Tensor, gate_bias: Tensor) -> None:
+        self.token_table, self.output, self.bias = token_table, output.t(), gate_bias
+        width = gate.shape[1] - token_table.shape[1]
         self.from_hidden, self.from_token = gate[:, :width].contiguous(), gate[:, width:].t().contiguous()
 
     def chain(self, hidden: Tensor, base: Tensor) -> Chain:
-        return _GatedChain(self, F.linear(hidden, self.from_hidden, self.bias), base)
+        return _GatedChain(self, linear(hidden, self.from_hidden, self.bias), base)
 
 
 class RnnHead:
-    """z = [s ; e ; hidden]; (g, c, o) = thirds of Wj . z + bj; s = sig(g) * s + (1 - sig(g)) * tanh(c); W2 . tanh(o)."""
+    """(g, c, o) = Wj . [s ; e ; hidden] + bj; s = sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c); bias = W2 . tanh(o)."""
 
-    def __init__(self, embedding: Tensor, output: Tensor, joint: Tensor, joint_bias: Tensor) -> None:
-        self.embedding, self.output, self.bias = embedding, output.t(), joint_bias
-        read = 2 * embedding.shape[1]  # state and token, in this order, before the hidden state
+    def __init__(self, token_table: Tensor, output: Tensor, joint: Tensor, joint_bias: Tensor) -> None:
+        self.token_table, self.output, self.bias = token_table, output.t(), joint_bias
+        read = 2 * token_table.shape[1]  # state and token, in this order, before the hidden state
         self.from_state, self.from_hidden = joint[:, :read].t().contiguous(), joint[:, read:].contiguous()
 
     def chain(self, hidden: Tensor, base: Tensor) -> Chain:
-        return _RnnChain(self, F.linear(hidden, self.from_hidden, self.bias), base)
+        return _RnnChain(self, linear(hidden, self.from_hidden, self.bias), base)
 
 
 class _BaseChain:
@@ -85,7 +85,7 @@ class _VanillaChain:
         self.head, self.base = head, base.unbind(0)
 
     def logits(self, index: int, previous: Tensor) -> Tensor:
-        return _biased(self.base[index], F.embedding(previous, self.head.embedding), self.head.output)
+        return _biased(self.base[index], embedding(previous, self.head.token_table), self.head.output)
 
 
 class _GatedChain:
@@ -93,7 +93,7 @@ class _GatedChain:
         self.head, self.gates, self.base = head, gates.unbind(0), base.unbind(0)
 
     def logits(self, index: int, previous: Tensor) -> Tensor:
-        token = F.embedding(previous, self.head.embedding)
+        token = embedding(previous, self.head.token_table)
         gate = torch.addmm(self.gates[index], token, self.head.from_token).sigmoid_()
         return _biased(self.base[index], gate.mul_(token), self.head.output)
 
@@ -101,10 +101,10 @@ class _GatedChain:
 class _RnnChain:
     def __init__(self, head: RnnHead, joint: Tensor, base: Tensor) -> None:
         self.head, self.joint, self.base = head, joint.unbind(0), base.unbind(0)
-        self.state = joint.new_zeros(joint.shape[1], head.embedding.shape[1])
+        self.state = joint.new_zeros(joint.shape[1], head.token_table.shape[1])
 
     def logits(self, index: int, previous: Tensor) -> Tensor:
-        read = torch.cat((self.state, F.embedding(previous, self.head.embedding)), -1)
+        read = torch.cat((self.state, embedding(previous, self.head.token_table)), -1)
         keep, candidate, output = torch.addmm(self.joint[index], read, self.head.from_state).chunk(3, -1)
         self.state = torch.lerp(candidate.tanh(), self.state, keep.sigmoid())
         return _biased(self.base[index], output.tanh(), self.head.output)
@@ -118,18 +118,18 @@ def _biased(base: Tensor, read: Tensor, output: Tensor) -> Tensor:
 class ConfidenceHead:
     """w . [hidden ; W1[previous]] + b, or w . hidden + b: the logit of "this draft stands if those before it do"."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, embedding: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, token_table: Tensor | None) -> None:
         self.bias = bias
-        self.embedding = embedding  # [V, r] or None: does not read the token
-        width = weight.shape[1] - (0 if embedding is None else embedding.shape[1])
+        self.token_table = token_table  # [V, r] or None: does not read the token
+        width = weight.shape[1] - (0 if token_table is None else token_table.shape[1])
         self.from_hidden = weight[:, :width].contiguous()
         self.from_token = weight[:, width:].contiguous()
 
     def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """hidden: [rows, B, d], previous: [rows, B] the token before each position -> [rows, B] float32."""
-        logits = F.linear(hidden, self.from_hidden, self.bias)
-        if self.embedding is not None:
-            logits = logits + F.linear(F.embedding(previous, self.embedding), self.from_token)
+        logits = linear(hidden, self.from_hidden, self.bias)
+        if self.token_table is not None:
+            logits = logits + linear(embedding(previous, self.token_table), self.from_token)
         return logits.squeeze(-1).float()
 
 
@@ -149,5 +149,5 @@ def confidence_head(config: DrafterConfig, tensors: Mapping[str, Tensor]) -> Con
     """The confidence head, or None where the checkpoint has none."""
     if not config.enable_confidence_head:
         return None
-    embedding = tensors["markov_head.markov_w1.weight"] if config.confidence_head_with_markov else None
-    return ConfidenceHead(tensors["confidence_head.proj.weight"], tensors["confidence_head.proj.bias"], embedding)
+    token_table = tensors["markov_head.markov_w1.weight"] if config.confidence_head_with_markov else None
+    return ConfidenceHead(tensors["confidence_head.proj.weight"], tensors["confidence_head.proj.bias"], token_table)

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import linear, silu
 
 from ..statemachine.errors import LocalError
 from .config import ModelConfig
@@ -161,7 +161,7 @@ class DecoderLayer:
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x: [tokens, d] -> q [tokens, H, D] and k [tokens, G, D], normed and rotated, and v [tokens, G, D]."""
-        heads = F.linear(self.input_norm(x), self.qkv, self.qkv_bias).view(x.shape[0], -1, self.head_dim)
+        heads = linear(self.input_norm(x), self.qkv, self.qkv_bias).view(x.shape[0], -1, self.head_dim)
         rotated = self.rotate(heads[:, : self.num_rotated], self.head_weight, cos, sin)
         return rotated[:, : self.num_heads], rotated[:, self.num_heads :], heads[:, self.num_rotated :]
 
@@ -177,8 +177,8 @@ class DecoderLayer:
         x = torch.addmm(x, attended, self.out)
         if self.out_bias is not None:
             x.add_(self.out_bias)
-        gate, up = F.linear(self.post_norm(x), self.gate_up).chunk(2, -1)
-        return torch.addmm(x, F.silu(gate).mul_(up), self.down)
+        gate, up = linear(self.post_norm(x), self.gate_up).chunk(2, -1)
+        return torch.addmm(x, silu(gate).mul_(up), self.down)
 
 
 def layers_of(

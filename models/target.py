@@ -8,8 +8,8 @@ holds the readable twin.
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import embedding, linear
 
 from .config import TargetConfig
 from .layers import Attend, Norm, RotaryTable, layers_of, table_of
@@ -54,7 +54,7 @@ class Qwen3Target:
         final norm and features [tokens, m*d] in the order of the taps (width 0 without taps).
         """
         cos, sin = table_of(self.rotary).at(positions)
-        x = F.embedding(token_ids, self.embed_tokens)  # [tokens, d]
+        x = embedding(token_ids, self.embed_tokens)  # [tokens, d]
         streams = {-1: x}
         for index, layer in enumerate(self.layers):
             q, k, v = layer.project(x, cos, sin)
@@ -66,4 +66,4 @@ class Qwen3Target:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [rows, d] -> [rows, V] float32, unfiltered and untempered."""
-        return F.linear(hidden, self.lm_head).float()
+        return linear(hidden, self.lm_head).float()

@@ -28,7 +28,10 @@ class Effect(IntEnum):
     UNDO = 1  # put every row back, to be planned once more, alone
     LOSE = 2  # tell its requests that the worker died under them
     CLOSE = 3  # no step is in flight any more
+    AWAIT_BEAT = 4  # the worker is idle: its progress timer now waits for a heartbeat
 
+
+_BACK = (Effect.CLOSE, Effect.AWAIT_BEAT)
 
 PAGE = Declaration(
     name="STEP",
@@ -38,12 +41,12 @@ PAGE = Declaration(
     initial=State.SENT,
     finals=frozenset({State.RETURNED, State.LOST}),
     rows=(
-        Row(State.SENT, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, Effect.CLOSE)),
-        Row(State.SENT, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, Effect.CLOSE)),
+        Row(State.SENT, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, *_BACK)),
+        Row(State.SENT, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, *_BACK)),
         Row(State.SENT, Event.LATE, State.OVERDUE),
         Row(State.SENT, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
-        Row(State.OVERDUE, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, Effect.CLOSE)),
-        Row(State.OVERDUE, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, Effect.CLOSE)),
+        Row(State.OVERDUE, Event.REPORTED, State.RETURNED, effects=(Effect.SETTLE, *_BACK)),
+        Row(State.OVERDUE, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, *_BACK)),
         Row(State.OVERDUE, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
     ),
     ignores=(Ignore(State.OVERDUE, Event.LATE, why="it is known to be late already"),),

@@ -195,7 +195,6 @@ def tick(core: "Core", event: events.Tick) -> None:
     """Fire what is due, seat who waits, plan the next step: all in this order, so that a plan sees the present."""
     core.ledger.now_ns = max(core.ledger.now_ns, event.now_ns)
     timers.fire(core)
-    core.settle_cascade()
     if core.ledger.worker.state not in SERVING or core.ledger.step is not None:
         return
     for one in core.ledger.queue[: len(core.ledger.free)]:

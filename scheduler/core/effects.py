@@ -143,6 +143,9 @@ def close(core: "Core", one: StepInFlight, data: Any) -> None:
     core.ledger.step = None
     core.ledger.worker.last_step_id = one.id
     core.ledger.stop_timer(Timer.OVERDUE)
+
+
+def await_beat(core: "Core", one: StepInFlight, data: Any) -> None:
     core.ledger.start_timer(Timer.PROGRESS, core.limits.heartbeat_deadline_ns)
 
 
@@ -289,6 +292,7 @@ STEP_HANDLERS: Mapping[step.Effect, Handler] = {
     step.Effect.UNDO: undo,
     step.Effect.LOSE: lose,
     step.Effect.CLOSE: close,
+    step.Effect.AWAIT_BEAT: await_beat,
 }
 WORKER_HANDLERS: Mapping[worker.Effect, Handler] = {
     worker.Effect.SEND_INIT: send_init,

@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 
 def fire(core: "Core") -> None:
-    """Enqueue the event of every timer that is due, then let the ones just started count from now."""
+    """Fire every timer that is due, in their order, then let the ones just started count from now.
+
+    Each is settled before the next: two timers that are due at once must not both see the state before either.
+    """
     ledger = core.ledger
     now = ledger.now_ns
-    for key, (_, due) in list(ledger.timers.items()):
-        if due is not None and due <= now:
+    due_keys = sorted((due, key) for key, (_, due) in ledger.timers.items() if due is not None and due <= now)
+    for due, key in due_keys:
+        if ledger.timers.get(key, (0, None))[1] == due:  # an earlier one may have stopped or restarted it
             del ledger.timers[key]
             _ring(core, *key)
+            core.settle_cascade()
     while ledger.deadlines and ledger.deadlines[0][0] <= now:
         one = ledger.requests.get(heappop(ledger.deadlines)[1])
         if one is not None:
             ending = Ending("DEADLINE", "its deadline_ms passed before it was done")
             core.send(Machine.REQUEST, one, request.Event.DEADLINE, ending)
+            core.settle_cascade()
     arm(ledger)
 
 

@@ -202,7 +202,7 @@ class Client:
         decoder = codec.for_client()
         heard = sent = asked = time.monotonic()
         try:
-            while not (self._closing and not self._outgoing):
+            while not self._closing or self._outgoing:
                 welcome = self._conversation.welcome
                 keep_alive_s = welcome.keep_alive_s if welcome else self.timeout_s / 4
                 ready = dict(poller.poll(1000 * min(keep_alive_s, self.timeout_s / 4) / 2))
@@ -212,10 +212,11 @@ class Client:
                 if self._flush():
                     sent = now
                 elif welcome and now - sent >= keep_alive_s:
-                    self._socket.send(codec.encode(messages.KeepAlive()), zmq.NOBLOCK)
+                    self._try(messages.KeepAlive())
                     sent = now
                 if self._socket in ready:
                     self._receive(decoder)
+                    self._flush()
                     heard = now
                 heard, asked = self._watch(heard, asked, now)
         except Exception as error:  # a dead thread must not leave callers waiting
@@ -229,11 +230,18 @@ class Client:
 
     def _flush(self) -> bool:
         flushed = False
-        while self._outgoing:
-            self._socket.send(codec.encode(self._outgoing[0]), zmq.NOBLOCK)
+        while self._outgoing and self._try(self._outgoing[0]):
             self._outgoing.popleft()
             flushed = True
         return flushed
+
+    def _try(self, message: messages.ToScheduler) -> bool:
+        """Return False while the pipe is full: nobody reads at the other end, which `_watch` will notice."""
+        try:
+            self._socket.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def _receive(self, decoder: codec.Decoder[messages.ToClient]) -> None:
         while True:
@@ -248,15 +256,17 @@ class Client:
                 hello = self._conversation.feed(message)
                 if isinstance(message, messages.Welcome):
                     self._welcomed.put(message)
-            if hello is not None:
-                self._outgoing.appendleft(hello)
-                self._flush()
+                if hello is not None:
+                    self._outgoing.clear()  # their streams have failed already
+                    self._outgoing.append(hello)
 
     def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
         """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
         with self._lock:
-            if self._conversation.num_open == 0 or self._closing:
-                return now, now
+            if self._closing and now - heard > self.timeout_s:
+                self._outgoing.clear()  # nobody is there to hear the goodbye
+            if self._conversation.num_open == 0:
+                return (heard if self._closing else now), now
             if now - heard > self.timeout_s:
                 self._conversation.fail_all(self._conversation.lost(self.timeout_s))
                 return now, now

@@ -101,6 +101,7 @@ class Conversation:
     def __init__(self, address: str) -> None:
         self.address = address
         self.welcome: messages.Welcome | None = None
+        self._greeting = False
         self._unanswered: dict[str, deque[Sink]] = {}
         self._live: dict[str, Sink] = {}
         self._cancels: dict[str, deque[ReplySink]] = {}
@@ -148,6 +149,7 @@ class Conversation:
             return self._refused(message)
         elif isinstance(message, messages.Welcome):
             self.welcome = message
+            self._greeting = False
         else:
             _put_next(self._asked[type(message)], message)
         return None
@@ -169,6 +171,9 @@ class Conversation:
 
     def _refused(self, message: messages.Refused) -> messages.ClientHello | None:
         if message.code == "HELLO_FIRST":
+            if self._greeting:  # answers to what was sent before the new hello
+                return None
+            self._greeting = True
             self.fail_all(EngineLost(f"the engine at {self.address} does not know this client any more"))
             return self.hello()
         error = Refused(message.code, f"{self.address}: request {message.request_id}: {message.message}")

@@ -1,0 +1,80 @@
+"""A request's options, judged: every problem of one request in one refusal, each with key, value and expectation.
+
+Owns types and ranges; `translate.py` turns what passed into the core's `Options`. Nothing is clamped or ignored.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ...statemachine.errors import Refused
+from ..wire.messages import RequestOptions
+
+_MAX_I64 = 2**63
+
+
+def _integer(low: int, high: int = _MAX_I64) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value < high
+
+
+def _number(test: Callable[[float], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and math.isfinite(value) and test(value)
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _ids(value: Any) -> bool:
+    return type(value) is list and all(map(_integer(0), value))
+
+
+_COUNT = (_integer(1), "an integer, 1 or more")
+_SIZE = (_integer(0), "an integer, 0 or more")
+_FLAG = (_flag, "true or false")
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_tokens": _COUNT,
+    "temperature": (_number(lambda value: value >= 0), "a finite number, 0 or more"),
+    "top_k": _SIZE,
+    "top_p": (_number(lambda value: 0 < value <= 1), "a number above 0, up to 1"),
+    "min_p": (_number(lambda value: 0 <= value <= 1), "a number from 0 to 1"),
+    "seed": _SIZE,
+    "sample_index": _SIZE,
+    "stop_token_ids": (_ids, "a list of token ids"),
+    "ignore_eos": _FLAG,
+    "deadline_ms": _COUNT,
+    "max_draft_len": _SIZE,
+    "margins": _FLAG,
+    "passes": _FLAG,
+    "label": (lambda value: type(value) is str, "text"),
+}
+_DEFAULT_NONE = frozenset({"seed", "deadline_ms", "max_draft_len", "label"})
+
+
+def read_options(raw: msgspec.Raw) -> RequestOptions:
+    """Return the options in `raw`. Raises `Refused`: UNSUPPORTED_OPTION when a name is unknown, else BAD_OPTION."""
+    try:
+        given = msgspec.msgpack.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError, TypeError) as error:
+        raise Refused("BAD_OPTION", f"options cannot be read: {error}") from error
+    if type(given) is not dict:
+        raise Refused("BAD_OPTION", f"options = {_shown(given)}: expected a map of names to values")
+    unknown = [name for name in given if name not in _RULES]
+    problems = [f"{_shown(name)}: unknown, expected one of {', '.join(_RULES)}" for name in unknown]
+    for name, value in given.items():
+        if name in _RULES and not _passes(name, value):
+            problems.append(f"{name} = {_shown(value)}: expected {_RULES[name][1]}")
+    if problems:
+        raise Refused("UNSUPPORTED_OPTION" if unknown else "BAD_OPTION", "; ".join(problems))
+    return RequestOptions(**given)
+
+
+def _passes(name: str, value: Any) -> bool:
+    return (value is None and name in _DEFAULT_NONE) or _RULES[name][0](value)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,112 @@
+"""The worker process: spawned, watched by a pidfd, killed and reaped.
+
+Owns child processes and their secret tokens; never a message. `loop.py` polls `fileno` and asks `reap`.
+"""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import structlog
+
+from ...statemachine.errors import LocalError
+from ..core import events
+
+log = structlog.get_logger()
+TOKEN_VARIABLE = "DSPARKD_WORKER_TOKEN"
+_PACKAGE = __name__.split(".", maxsplit=1)[0]
+
+
+@attrs.define
+class Child:
+    session: int
+    token: str
+    process: "subprocess.Popen[bytes]"
+    pidfd: int
+
+
+class Supervisor:
+    """At most one worker lives at a time. `address` is where it connects."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._child: Child | None = None
+
+    @property
+    def pidfd(self) -> int | None:
+        """A descriptor that polls readable when the worker has exited; None without a worker."""
+        return None if self._child is None else self._child.pidfd
+
+    def spawn(self, session: int) -> None:
+        """Start the worker of `session`; an earlier one is made sure to be gone."""
+        self.kill("a new session starts")
+        token = secrets.token_urlsafe(24)
+        command = [sys.executable, "-m", _PACKAGE, "worker", "--connect", self.address]
+        command += ["--session", str(session), "--parent-pid", str(os.getpid())]
+        environment = {**child_environment(), TOKEN_VARIABLE: token, "OMP_WAIT_POLICY": "PASSIVE"}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        self._child = Child(session, token, process, os.pidfd_open(process.pid))
+        log.info("worker_spawned", session=session, pid=process.pid)
+
+    def proves(self, session: int, token: str) -> bool:
+        """Whether a Hello's session and token are those of the worker that we spawned."""
+        child = self._child
+        return child is not None and session == child.session and secrets.compare_digest(token.encode(), child.token.encode())
+
+    def reap(self) -> events.WorkerDied | None:
+        """Return the worker's death, once, when it has exited."""
+        child = self._child
+        if child is None or child.process.poll() is None:
+            return None
+        self._forget(child)
+        return events.WorkerDied(child.session, exit_reason(child.process.returncode))
+
+    def kill(self, reason: str) -> None:
+        """Kill and reap the worker, if there is one. Its death was known, so it is not reported again."""
+        child = self._child
+        if child is None:
+            return
+        log.info("worker_killed", session=child.session, pid=child.process.pid, reason=reason)
+        child.process.kill()
+        child.process.wait()
+        self._forget(child)
+
+    def leave(self, timeout_s: float) -> None:
+        """Give a worker that was asked to leave a moment, then kill it."""
+        child = self._child
+        if child is None:
+            return
+        try:
+            child.process.wait(timeout_s)
+            self._forget(child)
+        except subprocess.TimeoutExpired:
+            self.kill("it did not leave")
+
+    def _forget(self, child: Child) -> None:
+        if self._child is not child:
+            raise LocalError(f"worker session {child.session} is not the present one")
+        os.close(child.pidfd)
+        self._child = None
+
+
+def child_environment() -> dict[str, str]:
+    """Our environment, with the folder that this very package was imported from in front of a child's path."""
+    package_file = sys.modules[_PACKAGE].__file__
+    if package_file is None:
+        raise LocalError(f"package {_PACKAGE} has no file")
+    home = str(Path(package_file).parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": home if not inherited else f"{home}{os.pathsep}{inherited}"}
+
+
+def exit_reason(code: int) -> str:
+    if code >= 0:
+        return f"its process exited with code {code}"
+    try:
+        return f"its process was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"its process was killed by signal {-code}"

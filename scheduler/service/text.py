@@ -1,0 +1,77 @@
+"""Text at the edge: prompts to token ids, output ids to text that never ends in half a character.
+
+Owns the tokenizer and the bytes held back; the core sees token ids only. `translate.py` calls it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...statemachine.errors import Refused
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what half a character decodes to
+
+
+class Tokenizer(Protocol):
+    """What the service needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class FileTokenizer:
+    """A `tokenizer.json`, through the `tokenizers` library."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import tokenizers
+        except ImportError:
+            raise Refused("BAD_CONFIG", f"{path}: reading text needs `pip install dsparkd[text]`") from None
+        try:
+            self._inner: Any = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception for a bad file
+            raise Refused("BAD_CONFIG", f"{path}: no tokenizer: {error}") from error
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._inner.encode(text).ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._inner.decode(list(token_ids), skip_special_tokens=True))
+
+
+def tokenizer_beside(target: str) -> Tokenizer | None:
+    """Return the tokenizer in the target's folder, or None when there is none (token ids only, then)."""
+    path = Path(target) / "tokenizer.json"
+    return FileTokenizer(path) if path.is_file() else None
+
+
+class IncrementalText:
+    """The text of one growing output. The pieces that `push` and `flush` return, joined, are the whole text.
+
+    It decodes the last piece's ids together with the new ones, for a token's text may depend on the one before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._told: list[int] = []  # ids of the last piece: context, already told
+        self._waiting: list[int] = []
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Add ids and return the text that is certain now; perhaps nothing."""
+        self._waiting.extend(token_ids)
+        piece = self._piece()
+        return "" if piece.endswith(_UNFINISHED) else self._tell(piece)
+
+    def flush(self) -> str:
+        """Return what was held back: the output is over, so half a character stays half."""
+        return self._tell(self._piece())
+
+    def _piece(self) -> str:
+        before = self._tokenizer.decode(self._told)
+        return self._tokenizer.decode([*self._told, *self._waiting])[len(before) :]
+
+    def _tell(self, piece: str) -> str:
+        if piece:
+            self._told, self._waiting = self._waiting, []
+        return piece

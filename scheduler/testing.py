@@ -1,0 +1,136 @@
+"""A bench for the core: the real `Core` and the scripted worker, driven by hand, one input at a time.
+
+Owns the simulated clock and what was seen; never a socket or a real clock. For tests of the core, of policies and of
+changed tables: every input is followed by the ledger's invariants, and outputs are collected by request.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .core import events
+from .core.handle import Core
+from .core.invariants import check
+from .core.limits import Limits
+from .core.policies import Policy, parse_policy
+from .core.tables import TABLES, Tables
+from .trace.scripted import Faults, ScriptedFault, ScriptedModel
+
+MILLISECOND_NS = 1_000_000
+
+
+class Bench:
+    """One engine in one process. `tick()` plans, `answer()` lets the worker run what is in flight.
+
+    `model` options (vocab_size, mean, acceptance, target, propose, faults, ...) are those of `ScriptedModel`.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str = "fixed:7",
+        *,
+        limits: Limits | None = None,
+        tables: Tables = TABLES,
+        block_len: int = 7,
+        **model: Any,
+    ) -> None:
+        self.limits = limits or Limits(num_slots=2, max_model_len=256)
+        self.core = Core(self.limits, parse_policy(policy) if isinstance(policy, str) else policy, tables=tables)
+        self._model = {"block_len": block_len, **model}
+        self.now_ns = 0
+        self.in_flight: events.Command | None = None
+        self.commands: list[events.Command] = []
+        self.reports: list[events.Report | events.StepFault] = []
+        self.tokens: dict[int, list[int]] = {}
+        self.ended: dict[int, list[events.Ended]] = {}
+        self.refused: dict[int, list[events.Refusal]] = {}
+        self.outputs: list[events.Output] = []
+        self._take(self.core.start())
+        self.boot()
+
+    def boot(self) -> None:
+        """A fresh worker says hello, loads and is ready."""
+        self.worker = ScriptedModel(
+            num_slots=self.limits.num_slots, max_model_len=self.limits.max_model_len, **self._model
+        )
+        session = self.core.ledger.worker.session
+        self.send(events.WorkerHello(session))
+        self.send(events.WorkerLoaded(session))
+        self.send(events.WorkerReady(session, self.limits.num_slots, self.limits.max_model_len, self.worker.block_len))
+
+    def send(self, event: events.Input) -> list[events.Output]:
+        """One input; the ledger is checked after it."""
+        outputs = self.core.handle(event)
+        check(self.core.ledger)
+        self._take(outputs)
+        return outputs
+
+    def submit(
+        self, request: int, prompt: Sequence[int], *, client: int = 0, deadline_ns: int | None = None, **options: Any
+    ) -> list[events.Output]:
+        if client not in self.core.ledger.clients:
+            self.send(events.ClientHello(client))
+        return self.send(events.Submit(client, request, tuple(prompt), events.Options(**options), deadline_ns))
+
+    def tick(self, milliseconds: int = 1) -> list[events.Output]:
+        self.now_ns += milliseconds * MILLISECOND_NS
+        return self.send(events.Tick(self.now_ns))
+
+    def answer(self) -> list[events.Output]:
+        """The worker runs the step in flight and its report arrives."""
+        if self.in_flight is None:
+            return []
+        command, self.in_flight = self.in_flight, None
+        report: events.Report | events.StepFault
+        try:
+            rows = self.worker.run_rows(command.rows)
+            report = events.Report(command.session, command.step_id, rows, self.worker.lost)
+        except ScriptedFault as fault:
+            report = events.StepFault(command.session, command.step_id, fault.code, str(fault))
+        self.reports.append(report)
+        return self.send(report)
+
+    def lose_worker(self, reason: str = "killed") -> None:
+        """The worker dies with whatever it was doing."""
+        self.in_flight = None
+        self.send(events.WorkerDied(self.core.ledger.worker.session, reason))
+
+    def revive(self) -> None:
+        """Wait for the back-off and boot the next worker."""
+        session = self.core.ledger.worker.session
+        while self.core.ledger.worker.session == session:
+            self.tick(milliseconds=100)
+        self.boot()
+
+    def run(self, *, max_steps: int = 10_000) -> None:
+        """Tick and answer until no request is live and nothing is in flight."""
+        for _ in range(max_steps):
+            self.tick()
+            if self.in_flight is None and not self.core.ledger.requests:
+                return
+            self.answer()
+        raise TimeoutError(f"requests are still live after {max_steps} steps: {list(self.core.ledger.requests)}")
+
+    def solo(self, prompt: Sequence[int], length: int, **params: Any) -> list[int]:
+        """What plain decoding of `prompt` emits: the reference for every test."""
+        return self.worker.continuation(list(prompt), length, params=events.Params(**params))
+
+    def _take(self, outputs: list[events.Output]) -> None:
+        self.outputs += outputs
+        for output in outputs:
+            if isinstance(output, events.Command):
+                self.in_flight = output
+                self.commands.append(output)
+            elif isinstance(output, events.Tokens):
+                seen = self.tokens.setdefault(output.request, [])
+                if output.index != len(seen):
+                    raise AssertionError(f"request {output.request}: tokens at {output.index} after {len(seen)}")
+                seen += output.token_ids
+            elif isinstance(output, events.Ended):
+                self.ended.setdefault(output.request, []).append(output)
+            elif isinstance(output, events.Refusal):
+                self.refused.setdefault(output.request, []).append(output)
+            elif isinstance(output, events.KillWorker):
+                self.in_flight = None
+
+
+__all__ = ["Bench", "Faults"]

@@ -1,0 +1,227 @@
+"""`AsyncClient`: the same conversation for asyncio.
+
+Owns one task that reads the socket and one that keeps the connection alive; belongs to the loop that opened it.
+`conversation.py` decides what belongs to whom. Use it as `async with AsyncClient(address) as client`.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Self
+
+import zmq
+import zmq.asyncio
+
+from ...statemachine.errors import EngineError, PeerError
+from . import codec, messages
+from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, submit_message
+from .sockets import dealer
+
+_CLOSE_LINGER_MS = 500
+
+
+class _Sink(asyncio.Queue[Any]):
+    """A queue whose `put` does not wait, as the conversation expects."""
+
+    def put(self, item: Any) -> None:  # type: ignore[override]
+        self.put_nowait(item)
+
+
+class AsyncStream(AsyncIterator[StreamMessage]):
+    """The messages of one request, ending after the terminal one. Leaving it early (`async with`, `close`) cancels."""
+
+    def __init__(self, client: "AsyncClient", request_id: str, sink: _Sink) -> None:
+        self.request_id = request_id
+        self._client = client
+        self._queue = sink
+        self._ended = False
+
+    async def __anext__(self) -> StreamMessage:
+        if self._ended:
+            raise StopAsyncIteration
+        item = await self._queue.get()
+        self._ended = isinstance(item, messages.Finished | EngineError)
+        if isinstance(item, EngineError):
+            raise item
+        return item  # type: ignore[no-any-return]
+
+    async def cancel(self) -> bool:
+        """Cancel it and return whether there was something to cancel; its terminal message still comes."""
+        return await self._client.cancel(self.request_id)
+
+    async def result(self) -> Result:
+        """Consume the rest and return the whole."""
+        builder = ResultBuilder()
+        async for message in self:
+            builder.add(message)
+        if builder.result is None:
+            raise EngineLost("the stream had ended before its result was asked for")
+        return builder.result
+
+    async def close(self) -> None:
+        """Leave it: cancelled if it has not ended."""
+        if not self._ended:
+            self._ended = True
+            await self._client._send(messages.CancelRequest(request_id=self.request_id))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+
+class AsyncClient:
+    """A connection to an engine. `timeout_s`: how long a silent engine is waited for, before `EngineLost`."""
+
+    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+        self.address = address
+        self.timeout_s = timeout_s
+        self.welcome: messages.Welcome | None = None
+        self._conversation = Conversation(address)
+        self._context = zmq.asyncio.Context()
+        self._socket: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._welcomed = asyncio.Event()
+        self._heard = self._sent = 0.0
+
+    async def connect(self) -> Self:
+        """Connect and wait for the engine's welcome. Raises `EngineLost`."""
+        self._socket = dealer(self._context, self.address)  # type: ignore[arg-type]
+        self._heard = self._sent = time.monotonic()
+        self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
+        try:
+            await self._send(self._conversation.hello())
+            await asyncio.wait_for(self._welcomed.wait(), self.timeout_s)
+        except TimeoutError:
+            await self.close()
+            raise self._conversation.lost(self.timeout_s) from None
+        return self
+
+    async def submit(
+        self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any
+    ) -> AsyncStream:
+        """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
+        name = request_id or f"r-{secrets.token_hex(8)}"
+        message = submit_message(self.address, prompt, request_id=name, options=options)
+        sink = _Sink()
+        self._conversation.submit(name, sink)
+        await self._send(message)
+        return AsyncStream(self, name, sink)
+
+    async def generate(
+        self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any
+    ) -> Result:
+        """Submit and wait for the end; leaving early (a cancelled task) cancels the request."""
+        async with await self.submit(prompt, request_id=request_id, **options) as stream:
+            return await stream.result()
+
+    async def resume(self, request_id: str, *, from_index: int = 0) -> AsyncStream:
+        """Return a new stream of a live request, from output index `from_index` on."""
+        sink = _Sink()
+        self._conversation.resume(request_id, sink)
+        await self._send(messages.ResumeRequest(request_id=request_id, from_index=from_index))
+        return AsyncStream(self, request_id, sink)
+
+    async def cancel(self, request_id: str) -> bool:
+        """Cancel and wait for the acknowledgement: whether there was something to cancel. Idempotent."""
+        sink = _Sink()
+        self._conversation.cancel(request_id, sink)
+        await self._send(messages.CancelRequest(request_id=request_id))
+        return bool((await self._answer(sink)).live)
+
+    async def stats(self) -> dict[str, Any]:
+        return dict((await self._ask(messages.Stats, messages.GetStats())).values)
+
+    async def health(self) -> messages.Health:
+        health: messages.Health = await self._ask(messages.Health, messages.GetHealth())
+        return health
+
+    async def wait_ready(self, timeout_s: float = 120.0) -> messages.Health:
+        """Wait until the engine's worker serves; `EngineLost` with its health's reasons when the time is over."""
+        until = time.monotonic() + timeout_s
+        while True:
+            health = await self.health()
+            if health.worker in ("READY", "DEGRADED"):
+                return health
+            if health.worker in ("STOPPED", "ABANDONED") or time.monotonic() > until:
+                raise EngineLost(f"the engine at {self.address} is not ready: {health.worker}, {health.reasons}")
+            await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        """Say goodbye (live requests are cancelled by the engine). Idempotent."""
+        if self._socket is None:
+            return
+        await self._send(messages.Goodbye(reason="closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close(linger=_CLOSE_LINGER_MS)
+        self._socket = None
+        self._conversation.fail_all(EngineLost(f"the client of {self.address} is closed"))
+        self._context.term()
+
+    async def __aenter__(self) -> Self:
+        return await self.connect()
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _ask(self, kind: Any, question: messages.ToScheduler) -> Any:
+        sink = _Sink()
+        self._conversation.ask(kind, sink)
+        await self._send(question)
+        return await self._answer(sink)
+
+    async def _answer(self, sink: _Sink) -> Any:
+        try:
+            item = await asyncio.wait_for(sink.get(), self.timeout_s)
+        except TimeoutError:
+            raise self._conversation.lost(self.timeout_s) from None
+        if isinstance(item, EngineError):
+            raise item
+        return item
+
+    async def _send(self, message: messages.ToScheduler) -> None:
+        if self._socket is None:
+            raise EngineLost(f"the client of {self.address} is not connected")
+        self._sent = time.monotonic()
+        try:
+            await self._socket.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise self._conversation.lost(time.monotonic() - self._heard) from None
+
+    async def _receive(self) -> None:
+        decoder = codec.for_client()
+        while True:
+            frame = await self._socket.recv()
+            self._heard = time.monotonic()
+            try:
+                message = decoder.decode(frame)
+            except PeerError as error:
+                self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
+                continue
+            hello = self._conversation.feed(message)
+            if hello is not None:
+                await self._send(hello)
+            if isinstance(message, messages.Welcome):
+                self.welcome = message
+                self._welcomed.set()
+
+    async def _keep_alive(self) -> None:
+        """Show that we are there; a long queue is silent too, so ask before giving the engine up."""
+        while True:
+            keep_alive_s = self.welcome.keep_alive_s if self.welcome else self.timeout_s
+            await asyncio.sleep(min(keep_alive_s, self.timeout_s / 4) / 2)
+            now = time.monotonic()
+            if self._conversation.num_open == 0:
+                self._heard = now
+            if now - self._heard > self.timeout_s:
+                self._conversation.fail_all(self._conversation.lost(self.timeout_s))
+                self._heard = now
+            elif now - self._heard > self.timeout_s / 4:
+                self._conversation.ask(messages.Health, _Sink())
+                await self._send(messages.GetHealth())
+            elif now - self._sent >= keep_alive_s:
+                await self._send(messages.KeepAlive())
