@@ -1,0 +1,209 @@
+"""The real worker's life: load the pair, allocate the windows, warm up, then run steps.
+
+Owns the order of start-up and what READY says; the loop around it is the wire's (`workerside.serve_worker`). Warm-up
+runs ordinary phases on rows that name the scratch slot, so it cannot touch anybody's window.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+import torch
+
+from ..models.checkpoint import load_drafter, load_target
+from ..models.drafter import DSparkDrafter
+from ..models.target import Qwen3Target
+from ..scheduler.wire import messages as wire
+from ..statemachine.errors import LocalError, refuse_all
+from .batch import Job
+from .graphs import EagerRunner, StaticRunner, TargetRunner, capture_on_cuda, replay_on_cpu
+from .phases import Phases
+from .proposer import Proposer
+from .runner import Runner
+from .windows import Shape, Window, Windows
+
+log = structlog.get_logger()
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+RUNNERS = ("eager", "static", "cuda")
+
+
+class TorchBackend:
+    """A `Backend` that owns models and windows. `load` and `warm` raise `Refused` for what does not fit."""
+
+    def __init__(self) -> None:
+        self._init: wire.Init | None = None
+        self.target: Qwen3Target | None = None
+        self.drafter: DSparkDrafter | None = None
+        self.runner: Runner | None = None
+        self.lost: list[str] = []
+        self.warnings: list[str] = []
+
+    def load(self, init: wire.Init) -> None:
+        """Read both checkpoints and judge the settings against them."""
+        self._init = init
+        _judge_words(init)
+        torch.set_num_threads(init.num_threads)
+        dtype, device = DTYPES[init.dtype], torch.device(init.device)
+        self.target = load_target(Path(init.target), dtype=dtype, device=device)
+        if init.drafter is not None:
+            self.drafter = load_drafter(Path(init.drafter), self.target, dtype=dtype, device=device)
+        self._judge_lengths(init)
+
+    def warm(self) -> wire.Ready:
+        """Allocate, run every kind of step once on the scratch slot, and say what is there."""
+        init, target = self._loaded()
+        shape = Shape(
+            num_slots=init.num_slots,
+            max_model_len=init.max_model_len,
+            block_len=0 if self.drafter is None else self.drafter.block_size,
+            drafter_window=self._window(init),
+        )
+        phases = self._assemble(init, target, shape)
+        self.runner = Runner(phases, session=init.session, vocab_size=target.config.vocab_size)
+        warm_up(phases, max_step_tokens=min(init.max_step_tokens, init.max_model_len))
+        return wire.Ready(
+            session=init.session,
+            num_slots=shape.num_slots,
+            max_model_len=shape.max_model_len,
+            vocab_size=target.config.vocab_size,
+            block_len=shape.block_len,
+            has_confidence=self.drafter is not None and self.drafter.config.enable_confidence_head,
+            eos_token_ids=list(target.config.eos_token_ids),
+            lost=self.lost,
+            warnings=self.warnings,
+            window_bytes=phases.windows.bytes_per_slot,
+        )
+
+    def run(self, step: wire.Step) -> wire.Report:
+        if self.runner is None:
+            raise LocalError("a step came before READY")
+        return self.runner.run(step)
+
+    def close(self) -> None:
+        """Drop models and windows; the process ends after this."""
+        self.target = self.drafter = self.runner = None
+
+    def _loaded(self) -> tuple[wire.Init, Qwen3Target]:
+        if self._init is None or self.target is None:
+            raise LocalError("warm() before load()")
+        return self._init, self.target
+
+    def _window(self, init: wire.Init) -> int:
+        own = None if self.drafter is None else self.drafter.config.sliding_window
+        return init.drafter_window or own or init.max_model_len
+
+    def _judge_lengths(self, init: wire.Init) -> None:
+        _, target = self._loaded()
+        trained, problems = target.config.max_positions, []
+        if init.max_model_len > trained:
+            problems.append(f"max_model_len = {init.max_model_len}: expected at most the target's {trained} positions")
+        own = None if self.drafter is None else self.drafter.config.sliding_window
+        if own is not None and init.drafter_window is not None and init.drafter_window != own:
+            problems.append(f"drafter_window = {init.drafter_window}: expected the checkpoint's sliding window {own}")
+        refuse_all("worker settings", problems)
+        if self.drafter is not None and init.max_model_len > self.drafter.config.max_positions:
+            self.warnings.append(
+                f"max_model_len = {init.max_model_len} is longer than the drafter was trained for "
+                f"({self.drafter.config.max_positions}): acceptance may fall beyond that"
+            )
+
+    def _assemble(self, init: wire.Init, target: Qwen3Target, shape: Shape) -> Phases:
+        rejection, drafter = init.acceptance == "rejection", self.drafter
+        windows = Windows(
+            shape,
+            target.config,
+            None if drafter is None else drafter.config,
+            dtype=target.dtype,
+            device=target.device,
+            keeps_probs=rejection,
+        )
+        # Verify rows reach B beyond the last position, blocks as far again.
+        target.prepare(shape.max_model_len + shape.block_len + 1)
+        if drafter is not None:
+            target.set_taps(drafter.config.target_layer_ids)
+            drafter.prepare(shape.max_model_len + shape.block_len + 1)
+        return Phases(
+            target,
+            drafter,
+            windows,
+            runner=self._target_runner(init, target, windows),
+            proposer=None if drafter is None else Proposer(drafter, windows, rejection=rejection),
+            rejection=rejection,
+        )
+
+    def _target_runner(self, init: wire.Init, target: Qwen3Target, windows: Windows) -> TargetRunner:
+        """Graphs that cannot be captured are a loss that READY names, not a silent fallback."""
+        eager = EagerRunner(target)
+        if init.runner == "eager":
+            return eager
+        runner = StaticRunner(
+            target, windows, capture=capture_on_cuda if init.runner == "cuda" else replay_on_cpu, eager=eager
+        )
+        try:
+            with torch.inference_mode():
+                for bucket in runner.buckets():
+                    runner.warm(bucket)
+        except Exception as error:
+            log.exception("capture_failed", runner=init.runner)
+            self.lost.append(f"graphs ({type(error).__name__}: {error})")
+            return eager
+        return runner
+
+
+def _judge_words(init: wire.Init) -> None:
+    problems = []
+    words = {
+        "dtype": (init.dtype, tuple(DTYPES)),
+        "acceptance": (init.acceptance, ("coupled", "rejection")),
+        "runner": (init.runner, RUNNERS),
+    }
+    for name, (value, expected) in words.items():
+        if value not in expected:
+            problems.append(f"{name} = {value!r}: expected one of {', '.join(expected)}")
+    if init.device.startswith("cuda") and not torch.cuda.is_available():
+        problems.append(f"device = {init.device!r}: no CUDA device is here")
+    if init.runner == "cuda" and not init.device.startswith("cuda"):
+        problems.append(f"runner = 'cuda': expected device cuda, got {init.device!r}")
+    refuse_all("worker settings", problems)
+
+
+@contextmanager
+def scratch_restored(windows: Windows) -> Iterator[int]:
+    """Lend the scratch slot; whatever happens, its counters are as before afterwards."""
+    scratch = windows.shape.scratch
+    before = windows.table[scratch]
+    try:
+        yield scratch
+    finally:
+        windows.table[scratch] = before
+
+
+@torch.inference_mode()
+def warm_up(phases: Phases, *, max_step_tokens: int) -> None:
+    """Run ordinary steps on the scratch slot: the widest chunk, then a pass with a whole draft, then one without."""
+    shape = phases.windows.shape
+    params = wire.Params()
+
+    def step(start: int, token_ids: list[int], *, draft_len: int | None, propose_len: int) -> None:
+        job = Job(
+            slot=scratch,
+            row=None,
+            start=start,
+            token_ids=token_ids,
+            samples=True,
+            draft_len=draft_len,
+            propose_len=propose_len,
+            params=params,
+        )
+        window = phases.windows.table[scratch] if draft_len is not None else Window()
+        phases.verify([job], {scratch: window})
+        phases.draft([job])
+
+    with scratch_restored(phases.windows) as scratch:
+        width = min(max_step_tokens, shape.max_model_len - shape.block_len - 2)
+        step(0, [0] * max(width, 1), draft_len=None, propose_len=0)
+        for draft_len, propose_len in ((0, shape.block_len), (shape.block_len, 0), (0, 0)):
+            start = phases.windows.table[scratch].length
+            if start + draft_len < shape.max_model_len:
+                step(start, [0] * (draft_len + 1), draft_len=draft_len, propose_len=propose_len)

@@ -1,0 +1,225 @@
+"""One step, phase by phase: forward, accept, write context, commit, draft. The order is the promise.
+
+Owns the order and the arithmetic of a step. Everything before `commit` writes to spare rows only, so a raise there
+leaves every slot as it was; a raise after it costs the drafts and nothing else. `runner.py` checks rows and reports.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..models.drafter import DSparkDrafter
+from ..models.parameters import GREEDY_BELOW, Sampling
+from ..models.sampling import TARGET, accept_rejection, draw, margins
+from ..models.target import Qwen3Target
+from ..statemachine.errors import LocalError
+from .batch import Batch, Job, Masks
+from .graphs import TargetRunner
+from .proposer import Proposer
+from .windows import Flat, Window, Windows, write
+
+FLUSH_LEN = 32  # pending features are projected in bulk when there are this many, drafting or not
+
+
+class Samplings:
+    """Parameters of the last steps' rows as tensors: they change only when rows come and go."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.greedy = Sampling.of([], device)
+        self._key: list[Any] = []
+        self._made = self.greedy
+
+    def of(self, params: list[Any]) -> Sampling:
+        """One entry for each of `params`; all-greedy batches need no tensors at all."""
+        if all(one.temperature < GREEDY_BELOW for one in params):
+            return self.greedy
+        if params != self._key:
+            self._key, self._made = params, Sampling.of(params, self.device)
+        return self._made
+
+
+class Phases:
+    """The models, the windows and the order in which a step touches them."""
+
+    def __init__(
+        self,
+        target: Qwen3Target,
+        drafter: DSparkDrafter | None,
+        windows: Windows,
+        *,
+        runner: TargetRunner,
+        proposer: Proposer | None,
+        rejection: bool = False,
+    ) -> None:
+        self.target, self.drafter, self.windows = target, drafter, windows
+        self.runner, self.proposer, self.rejection = runner, proposer, rejection
+        shape = windows.shape
+        self.masks = Masks(shape.capacity, shape.block_len + 1, target.device, target.dtype)
+        self.flat = Flat(windows.keys[0])
+        self.ring = Flat(windows.context_keys[0]) if drafter is not None else None
+        self.samplings = Samplings(target.device)
+
+    def verify(self, jobs: list[Job], staged: dict[int, Window]) -> None:
+        """Forward, accept, write context and commit. Raises with nothing moved."""
+        batch = Batch(jobs, self.windows, masks=self.masks, flat=self.flat, device=self.target.device)
+        logits, features = self.runner.forward(batch)
+        self._accept(batch, logits)
+        if self.drafter is not None:
+            self._write_context(batch, features, staged)
+        self._commit(batch, features, staged)
+
+    def draft(self, jobs: Sequence[Job]) -> None:
+        """Draft a block for every row that keeps some of it."""
+        rows = [job for job in jobs if job.propose_len > 0 and job.samples]
+        if rows and self.proposer is not None:
+            self.proposer.propose(rows, self.samplings.of([job.params for job in rows]))
+
+    # ---- accept ---------------------------------------------------------------------------------------------
+
+    def _accept(self, batch: Batch, logits: Tensor) -> None:
+        """Fill each sampling job's `emitted` and `accepted_len`. logits: [sampled tokens, V]."""
+        jobs = [job for job in batch.jobs if job.samples]
+        if not jobs:
+            return
+        widths = [1 if job.draft_len is None else job.width for job in jobs]
+        sampling = self.samplings.of([job.params for job in jobs])
+        positions: Tensor | None = None
+        if sampling.any_sampled or any(job.params.margins for job in jobs):
+            ends = [(job.start + job.width, width) for job, width in zip(jobs, widths, strict=True)]
+            flat_positions = [position for end, width in ends for position in range(end - width + 1, end + 1)]
+            positions = torch.tensor(flat_positions, device=logits.device)
+        if self.rejection and sampling.any_sampled and max(widths) > 1:
+            self._accept_by_rejection(jobs, widths, logits, sampling)
+        else:
+            self._accept_by_equality(jobs, widths, logits, sampling, positions)
+        if positions is not None:
+            self._fill_margins(jobs, widths, logits, positions)
+
+    def _accept_by_equality(
+        self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling, positions: Tensor | None
+    ) -> None:
+        """Greedy and coupled: a draft stands iff it equals what the target draws there."""
+        if positions is None:
+            drawn = logits.argmax(-1).tolist()
+        else:
+            drawn = draw(logits, _spread(sampling, widths), positions, TARGET).tolist()
+        first = 0
+        for job, width in zip(jobs, widths, strict=True):
+            tokens = drawn[first : first + width]
+            first += width
+            draft = job.token_ids[1:] if job.draft_len is not None else []
+            accepted = 0
+            while accepted < len(draft) and draft[accepted] == tokens[accepted]:
+                accepted += 1
+            job.accepted_len, job.emitted = accepted, tokens[: accepted + 1]
+
+    def _accept_by_rejection(self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling) -> None:
+        """Rows are padded to the widest; what lies beyond a row's draft_len never counts."""
+        if self.windows.probs is None:
+            raise LocalError("rejection was asked for and the drafts' distributions are not kept")
+        rows, widest, vocab = len(jobs), max(widths), logits.shape[-1]
+        padded = logits.new_zeros(rows, widest, vocab)
+        drafts = torch.zeros(rows, widest - 1, dtype=torch.int64)
+        first = 0
+        for index, (job, width) in enumerate(zip(jobs, widths, strict=True)):
+            padded[index, :width] = logits[first : first + width]
+            first += width
+            if job.draft_len:
+                drafts[index, : job.draft_len] = torch.tensor(job.token_ids[1:])
+        probs = self.windows.probs[[job.slot for job in jobs], : widest - 1]
+        draft_len = torch.tensor([job.draft_len or 0 for job in jobs], device=logits.device)
+        start = torch.tensor([job.start + job.width - (job.draft_len or 0) for job in jobs], device=logits.device)
+        accepted, extra = accept_rejection(
+            padded, probs, drafts.to(logits.device), draft_len, sampling=sampling, positions=start
+        )
+        for job, length, token in zip(jobs, accepted.tolist(), extra.tolist(), strict=True):
+            draft = job.token_ids[1:] if job.draft_len is not None else []
+            job.accepted_len, job.emitted = length, [*draft[:length], token]
+
+    def _fill_margins(self, jobs: list[Job], widths: list[int], logits: Tensor, positions: Tensor) -> None:
+        """For who asked: how near each emitted token was to another outcome."""
+        first = 0
+        for job, width in zip(jobs, widths, strict=True):
+            if job.params.margins:
+                rows = slice(first, first + len(job.emitted))
+                each = Sampling.of([job.params] * len(job.emitted), logits.device)
+                gap, edge = margins(logits[rows], each, positions[rows])
+                job.margins = torch.minimum(gap, edge).tolist()
+            first += width
+
+    # ---- context and commit ---------------------------------------------------------------------------------
+
+    def _write_context(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
+        """Project features into the drafter's context for rows that will be read, or have waited long enough."""
+        parts: list[Tensor] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        for job, first in zip(batch.jobs, batch.firsts, strict=True):
+            window = staged[job.slot]
+            if not self._flushes(job, window):
+                continue
+            end = job.start + job.kept_len
+            oldest = max(window.context_len, end - self.windows.shape.drafter_window)
+            rows = [*window.pending, features[first : first + job.kept_len]]
+            whole = rows[0] if len(rows) == 1 else torch.cat(rows)
+            parts.append(whole[oldest - window.context_len :])
+            positions += range(oldest, end)
+            slots += [job.slot] * (end - oldest)
+        if parts:
+            self.project(parts[0] if len(parts) == 1 else torch.cat(parts), positions, slots)
+
+    def project(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
+        """features: [tokens, m*d] -> the drafter's context at `positions` of `slots`."""
+        if self.drafter is None or self.ring is None:
+            return
+        ring_len = self.windows.shape.ring_len
+        packed = torch.tensor([positions, [p % ring_len for p in positions], slots], device=features.device)
+        keys, values = self.drafter.context(features, packed[0])
+        index = self.ring.index(packed[2], packed[1])
+        for layer, (key_store, value_store) in enumerate(
+            zip(self.windows.context_keys, self.windows.context_values, strict=True)
+        ):
+            write(key_store, index, keys[layer])
+            write(value_store, index, values[layer])
+
+    def _flushes(self, job: Job, window: Window) -> bool:
+        """Chunks are bulk already; a pass is written when its row drafts, else it waits with others of its window."""
+        return job.draft_len is None or job.propose_len > 0 or window.pending_len + job.kept_len >= FLUSH_LEN
+
+    def _commit(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
+        """All counters at once: from here on the new rows are readable. Plain assignments, nothing that can fail."""
+        waiting = self._waiting(batch, features, staged)
+        for job in batch.jobs:
+            window = staged[job.slot]
+            window.length = job.start + job.kept_len
+            if job.slot in waiting:
+                window.pending.append(waiting[job.slot])
+                window.pending_len += job.kept_len
+            else:
+                window.pending, window.pending_len = [], 0
+                window.context_len = window.length
+            window.params = job.params
+            window.held, window.confidence = [], None
+            window.anchor = job.emitted[-1] if job.samples else None
+            self.windows.table[job.slot] = window
+
+    def _waiting(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> dict[int, Tensor]:
+        """Features of positions that are committed now and projected later."""
+        if self.drafter is None:
+            return {}
+        return {
+            job.slot: features[first : first + job.kept_len].clone()
+            for job, first in zip(batch.jobs, batch.firsts, strict=True)
+            if not self._flushes(job, staged[job.slot])
+        }
+
+
+def _spread(sampling: Sampling, widths: list[int]) -> Sampling:
+    """One entry a row -> one entry a token."""
+    if not sampling.any_sampled or max(widths) == 1:
+        return sampling
+    rows = [index for index, width in enumerate(widths) for _ in range(width)]
+    return sampling.at(torch.tensor(rows, device=sampling.seed.device))
