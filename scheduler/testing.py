@@ -4,8 +4,8 @@ Owns the simulated clock and what was seen; never a socket or a real clock. For 
 changed tables: every input is followed by the ledger's invariants, and outputs are collected by request.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from .core import events
 from .core.handle import Core
@@ -18,10 +18,20 @@ from .trace.scripted import Faults, ScriptedFault, ScriptedModel
 MILLISECOND_NS = 1_000_000
 
 
+class RowWorker(Protocol):
+    """What runs rows: the scripted worker, or a real one behind an adapter."""
+
+    block_len: int
+    lost: str | None
+
+    def run_rows(self, rows: Sequence[Any]) -> list[events.ReportRow]: ...
+
+
 class Bench:
     """One engine in one process. `tick()` plans, `answer()` lets the worker run what is in flight.
 
-    `model` options (vocab_size, mean, acceptance, target, propose, faults, ...) are those of `ScriptedModel`.
+    `model` options (vocab_size, mean, acceptance, target, propose, faults, ...) are those of `ScriptedModel`; with
+    `worker` another thing that runs rows takes its place (it is called for each new worker).
     """
 
     def __init__(
@@ -31,11 +41,19 @@ class Bench:
         limits: Limits | None = None,
         tables: Tables = TABLES,
         block_len: int = 7,
+        worker: Callable[[], RowWorker] | None = None,
         **model: Any,
     ) -> None:
         self.limits = limits or Limits(num_slots=2, max_model_len=256)
         self.core = Core(self.limits, parse_policy(policy) if isinstance(policy, str) else policy, tables=tables)
-        self._model = {"block_len": block_len, **model}
+        self._make = worker or (
+            lambda: ScriptedModel(
+                num_slots=self.limits.num_slots,
+                max_model_len=self.limits.max_model_len,
+                block_len=block_len,
+                **model,
+            )
+        )
         self.now_ns = 0
         self.in_flight: events.Command | None = None
         self.commands: list[events.Command] = []
@@ -49,9 +67,7 @@ class Bench:
 
     def boot(self) -> None:
         """A fresh worker says hello, loads and is ready."""
-        self.worker = ScriptedModel(
-            num_slots=self.limits.num_slots, max_model_len=self.limits.max_model_len, **self._model
-        )
+        self.worker = self._make()
         session = self.core.ledger.worker.session
         self.send(events.WorkerHello(session))
         self.send(events.WorkerLoaded(session))
@@ -112,6 +128,8 @@ class Bench:
 
     def solo(self, prompt: Sequence[int], length: int, **params: Any) -> list[int]:
         """What plain decoding of `prompt` emits: the reference for every test."""
+        if not isinstance(self.worker, ScriptedModel):
+            raise TypeError("only the scripted worker knows what plain decoding emits")
         return self.worker.continuation(list(prompt), length, params=events.Params(**params))
 
     def _take(self, outputs: list[events.Output]) -> None:
@@ -133,4 +151,4 @@ class Bench:
                 self.in_flight = None
 
 
-__all__ = ["Bench", "Faults"]
+__all__ = ["Bench", "Faults", "RowWorker"]

@@ -18,10 +18,8 @@ from .windows import Flat, Windows, write
 class BlockAttention:
     """`attend` of one block pass: rows see their context [start - window, start) and all rows of their block."""
 
-    def __init__(
-        self, windows: Windows, flat: Flat, *, slots: list[int], starts: list[int], device: torch.device
-    ) -> None:
-        shape = windows.shape
+    def __init__(self, windows: Windows, flat: Flat, *, slots: list[int], starts: list[int]) -> None:
+        shape, device = windows.shape, windows.device
         block, ring = shape.block_len, shape.ring_len
         self.windows, self.slots = windows, slots
         positions = [(start + offset) % ring for start in starts for offset in range(block)]

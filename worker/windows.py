@@ -81,9 +81,8 @@ class Windows:
     ) -> None:
         problems = []
         if drafter is not None and shape.drafter_window < shape.block_len + 1:
-            problems.append(
-                f"drafter_window = {shape.drafter_window}: expected block + 1 = {shape.block_len + 1} or more"
-            )
+            least = shape.block_len + 1
+            problems.append(f"drafter_window = {shape.drafter_window}: expected {least} (block + 1) or more")
         refuse_all("windows", problems)
         self.shape = shape
         self.device = device
