@@ -256,7 +256,7 @@ def _read_window(fields: Fields, shared: ModelConfig) -> int | None:
 
 def _layer_kinds(fields: Fields, num_layers: int, *, allowed: tuple[str, ...]) -> None:
     kinds = fields.values.get("layer_types")
-    if kinds is None:
+    if kinds is None or not num_layers:
         return
     if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in allowed for kind in kinds):
         fields.wrong("layer_types", f"{num_layers} x {' or '.join(allowed)}")

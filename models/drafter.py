@@ -14,7 +14,7 @@ from torch.nn.functional import embedding, linear
 
 from .config import DrafterConfig
 from .heads import confidence_head, markov_head
-from .layers import Attend, Norm, RotaryTable, folded, layers_of, table_of
+from .layers import Attend, Norm, RotaryTable, affine, laid_out, layers_of, table_of
 
 Pick = Callable[[int, Tensor], Tensor]
 
@@ -68,10 +68,11 @@ class DSparkDrafter:
 
     def _load_context(self, tensors: Mapping[str, Tensor]) -> None:
         """Stack all layers' k and v projections: the context is the same for all of them."""
-        self.fc = tensors["fc.weight"]
+        self.fc = laid_out(tensors["fc.weight"])  # [m*d, d]
         names = [f"layers.{index}.self_attn.{kind}_proj" for kind in "kv" for index in range(self.config.num_layers)]
-        stacked = torch.cat([tensors[f"{name}.weight"] for name in names])  # [2*n*G*D, d]: all k, then all v
-        self.context_kv = folded(stacked, tensors["hidden_norm.weight"], folds=self.dtype == torch.float32)
+        stacked = torch.cat([tensors[f"{name}.weight"] for name in names])  # all k, then all v
+        folds = self.dtype == torch.float32
+        self.context_kv = laid_out(stacked, tensors["hidden_norm.weight"] if folds else None)  # [d, 2*n*G*D]
         bias = self.config.attention_bias
         self.context_bias = torch.cat([tensors[f"{name}.bias"] for name in names]) if bias else None
         weights = [tensors[f"layers.{index}.self_attn.k_norm.weight"] for index in range(self.config.num_layers)]
@@ -88,8 +89,8 @@ class DSparkDrafter:
         [n, tokens, G, D]. Context rows skip the layers' input norms.
         """
         cos, sin = table_of(self.rotary).at(positions)
-        hidden = self.hidden_norm(linear(features, self.fc))
-        both = linear(hidden, self.context_kv, self.context_bias)
+        hidden = self.hidden_norm(torch.mm(features, self.fc))
+        both = affine(hidden, self.context_kv, self.context_bias)
         num_layers, groups, size = self.config.num_layers, self.config.num_kv_heads, self.config.head_dim
         heads = both.view(-1, 2, num_layers * groups, size)  # [tokens, 2, n*G, D]
         keys = self.layers[0].rotate(heads[:, 0], self.context_key_weight, cos, sin)

@@ -36,6 +36,7 @@ __all__ = [
     "draw_with_probs",
     "filtered_logits",
     "margins",
+    "noise_for",
     "probabilities",
     "residual_or_target",
     "residual_weight",
@@ -43,17 +44,33 @@ __all__ = [
 RESIDUAL_FLOOR = 1e-8
 
 
-def draw(logits: Tensor, sampling: Sampling, positions: Tensor, stream: int = TARGET) -> Tensor:
+def draw(
+    logits: Tensor, sampling: Sampling, positions: Tensor, stream: int = TARGET, *, noise: Tensor | None = None
+) -> Tensor:
     """One token a row.
 
     logits: [rows, V] float32; positions: [rows] int64, absolute position of the token being drawn. Greedy rows take
-    the argmax (lowest id on ties), others the argmax of log p + noise over the filtered logits. Returns [rows] int64.
+    the argmax (lowest id on ties), others the argmax of log p + noise over the filtered logits. noise: what `noise_for`
+    gave for the same sampling, positions and stream, to use it twice; None computes it. Returns [rows] int64.
     """
     if not sampling.any_sampled:
         return logits.argmax(-1)
-    if sampling.any_filtered and sampling.max_top_k:
+    if noise is None and sampling.any_filtered and sampling.max_top_k:
         return _draw_candidates(logits, sampling, positions, stream)
-    return _scores(filtered_logits(logits, sampling), sampling, positions, stream).argmax(-1)
+    filtered = filtered_logits(logits, sampling)
+    if noise is None:
+        return _scores(filtered, sampling, positions, stream).argmax(-1)
+    return (filtered + noise).argmax(-1)
+
+
+def noise_for(sampling: Sampling, positions: Tensor, vocab_size: int, stream: int = TARGET) -> Tensor:
+    """The noise of `draw` over the whole vocabulary: [rows, V] float32, 0 for greedy rows.
+
+    In coupled mode a drafted position is drawn by the drafter and, a step later, by the target with the same noise.
+    """
+    token_ids = torch.arange(vocab_size, device=positions.device).unsqueeze(0)
+    noise = gumbel(sampling.seed, sampling.sample_index, stream, positions, token_ids)
+    return noise.masked_fill_(sampling.greedy, 0.0)
 
 
 def draw_with_probs(
@@ -160,9 +177,7 @@ def residual_or_target(weight: Any, p: Any, mass: Any) -> Any:
 
 def _scores(filtered: Tensor, sampling: Sampling, positions: Tensor, stream: int) -> Tensor:
     """Filtered logits plus noise; the normaliser of log p is the same for all and left out. Greedy rows as is."""
-    token_ids = ranks(filtered).unsqueeze(0)
-    noise = gumbel(sampling.seed, sampling.sample_index, stream, positions, token_ids)
-    return filtered + noise.masked_fill(sampling.greedy, 0.0)
+    return filtered + noise_for(sampling, positions, filtered.shape[-1], stream)
 
 
 def _draw_candidates(logits: Tensor, sampling: Sampling, positions: Tensor, stream: int) -> Tensor:

@@ -19,6 +19,6 @@ class ShippedPair:
 
 
 def shipped_pair() -> ShippedPair:
-    """The small pair trained on the Python standard library's sources (Apache-2.0 weights, PSF-2.0 text)."""
+    """The small pair trained on the Python standard library's sources."""
     folder = Path(__file__).parent / "pairs" / "stdlib-small"
     return ShippedPair(folder / "target", folder / "drafter", folder / "prompts.jsonl")

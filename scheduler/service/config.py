@@ -80,8 +80,17 @@ class Settings:
         return cls(**values)
 
     @classmethod
-    def load(cls, path: Path | None, overrides: Mapping[str, Any] | None = None) -> Self:
-        """Read a TOML file, then let `overrides` (flags; None means not given) win."""
+    def load(
+        cls,
+        path: Path | None,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        pair: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Read a TOML file, then let `overrides` (flags; None means not given) win.
+
+        `pair` (target and drafter) stands in when nobody names a target. The drafter `none` is plain decoding.
+        """
         values: dict[str, Any] = {}
         if path is not None:
             try:
@@ -89,6 +98,10 @@ class Settings:
             except (OSError, ValueError) as error:
                 raise Refused("BAD_CONFIG", f"{path}: cannot be read: {error}") from error
         values |= {key: value for key, value in (overrides or {}).items() if value is not None}
+        if "target" not in values:
+            values = {**(pair or {}), **values}
+        if values.get("drafter") == "none":
+            values["drafter"] = None
         return cls.from_mapping(values, source=str(path or "settings"))
 
     @classmethod
@@ -119,11 +132,6 @@ class Settings:
             runner=self.runner,
             drafter_window=self.drafter_window,
         )
-
-    @property
-    def draft_len_limit(self) -> int | None:
-        """What no request may exceed: `max_draft_len`, or 0 without a drafter."""
-        return 0 if self.drafter is None else self.max_draft_len
 
 
 def _problems(values: Mapping[str, Any]) -> list[str]:

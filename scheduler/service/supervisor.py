@@ -55,7 +55,11 @@ class Supervisor:
     def proves(self, session: int, token: str) -> bool:
         """Whether a Hello's session and token are those of the worker that we spawned."""
         child = self._child
-        return child is not None and session == child.session and secrets.compare_digest(token.encode(), child.token.encode())
+        return (
+            child is not None
+            and session == child.session
+            and secrets.compare_digest(token.encode(), child.token.encode())
+        )
 
     def reap(self) -> events.WorkerDied | None:
         """Return the worker's death, once, when it has exited."""

@@ -6,6 +6,7 @@ all. `loop.py` calls it; `worker_rows.py` does the same for commands and reports
 """
 
 import secrets
+
 import attrs
 
 from ...statemachine.errors import Refused
@@ -92,7 +93,7 @@ class Translate:
     # ---- requests: in -------------------------------------------------------------------------------------------
 
     def submit(self, client: Client, message: wire.Submit, now_ns: int) -> events.Submit:
-        """Return the event. Raises `Refused` for what the core could not be told. A duplicate id is the core's affair."""
+        """Return the event. Raises `Refused` for what the core could not be told; a duplicate id is its affair."""
         options = read_options(message.options)
         prompt = self._prompt(message)
         seed = secrets.randbelow(2**63) if options.seed is None else options.seed

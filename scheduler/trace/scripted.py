@@ -1,8 +1,8 @@
 """A worker without torch: target and drafter as pure functions of the text, with the real worker's entry checks.
 
-Owns what a slot would hold and what its drafter would propose; never a socket or a clock (`scripted_backend.py` makes it
-a peer). Simulators and tests call `ScriptedModel.run_rows`. A token is a function of the whole text before it, so any
-loss of state shows in the output.
+Owns what a slot would hold and what its drafter would propose; never a socket or a clock (`scripted_backend.py` makes
+it a peer). Simulators and tests call `ScriptedModel.run_rows`. A token is a function of the whole text before it, so
+any loss of state shows in the output.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -222,7 +222,7 @@ class ScriptedModel:
     def _opened(self, row: Any) -> Slot:
         """Return a copy of the slot to grow, after what the row's Open says."""
         if row.opens is None:
-            before = self.slots[row.slot]
+            before: Slot = self.slots[row.slot]
             return attrs.evolve(before, text=list(before.text))
         opens = row.opens
         kept: list[int] = []

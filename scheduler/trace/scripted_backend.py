@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -31,6 +32,8 @@ class ScriptedTarget:
     seed: int = 0
     stop: int | None = None  # the eos token id that READY reports
     step_us: int = 0  # how long a step takes
+    draft_stop: int = 0  # 1: the drafter always proposes `stop`
+    gate: str = ""  # loading waits until this file exists
     fail_load: int = 0  # 1: loading fails
     exit_at: int = 0  # SIGKILL itself when this step comes
     hang_at: int = 0  # never answer this step
@@ -44,6 +47,8 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "seed": (int, "an integer"),
     "stop": (int, "an integer"),
     "step_us": (int, "an integer"),
+    "draft_stop": (int, "0 or 1"),
+    "gate": (str, "a path"),
     "fail_load": (int, "0 or 1"),
     "exit_at": (int, "a step number"),
     "hang_at": (int, "a step number"),
@@ -71,7 +76,7 @@ def parse_target(text: str) -> ScriptedTarget:
             problems.append(f"{key} = {value!r}: expected {expected}")
     least = {"vocab": 2, "block": 0, "mean": 1, "stop": 0}
     for key, value in values.items():
-        if not value >= least.get(key, 0):
+        if type(value) is not str and not value >= least.get(key, 0):
             problems.append(f"{key} = {value}: expected {least.get(key, 0)} or more")
     refuse_all(f"target {text!r}", problems)
     return ScriptedTarget(**values)
@@ -90,8 +95,11 @@ class ScriptedBackend:
         """Build the model; `drafter` None means a block of 0."""
         self._init = init
         self._target = target = parse_target(init.target)
+        stop = target.stop
         if target.fail_load:
             raise StepFailed("LOAD", f"target {init.target!r} was told to fail at loading")
+        while target.gate and not Path(target.gate).exists():
+            time.sleep(0.01)
         block = target.block if init.drafter is not None else 0
         self.model = self._given or ScriptedModel(
             num_slots=init.num_slots,
@@ -100,6 +108,7 @@ class ScriptedBackend:
             block_len=block,
             seed=target.seed,
             mean=target.mean if block else 1.0,
+            propose=(lambda _, length: [stop] * length) if target.draft_stop and stop is not None else None,
             faults=Faults(steps=frozenset({target.fault_at})),
         )
 

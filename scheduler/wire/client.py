@@ -4,6 +4,7 @@ Owns one background thread, which alone touches the socket: it sends what caller
 hands messages to the streams' queues. Any thread may call any method. `conversation.py` decides what belongs to whom.
 """
 
+import math
 import os
 import queue
 import secrets
@@ -176,7 +177,7 @@ class Client:
         return item
 
     def _leave(self, request_id: str) -> None:
-        """Cancel without waiting. Called from `__del__`, which may run in any thread and at any moment, so lock-free."""
+        """Cancel without waiting. Called from `__del__`, which may run in any thread at any moment, so lock-free."""
         if not self._closing:
             self._outgoing.append(messages.CancelRequest(request_id=request_id))
             self._wake()
@@ -202,10 +203,11 @@ class Client:
         decoder = codec.for_client()
         heard = sent = asked = time.monotonic()
         try:
+            self._flush()
             while not self._closing or self._outgoing:
                 welcome = self._conversation.welcome
                 keep_alive_s = welcome.keep_alive_s if welcome else self.timeout_s / 4
-                ready = dict(poller.poll(1000 * min(keep_alive_s, self.timeout_s / 4) / 2))
+                ready = dict(poller.poll(math.ceil(500 * min(keep_alive_s, self.timeout_s / 4))))
                 now = time.monotonic()
                 if self._wake_read in ready:
                     os.read(self._wake_read, 65536)

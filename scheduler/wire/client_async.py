@@ -110,9 +110,7 @@ class AsyncClient:
         await self._send(message)
         return AsyncStream(self, name, sink)
 
-    async def generate(
-        self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any
-    ) -> Result:
+    async def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
         """Submit and wait for the end; leaving early (a cancelled task) cancels the request."""
         async with await self.submit(prompt, request_id=request_id, **options) as stream:
             return await stream.result()

@@ -110,8 +110,7 @@ class Conversation:
     @property
     def num_open(self) -> int:
         """Streams and questions that wait for the engine."""
-        waiting = [*self._unanswered.values(), *self._cancels.values(), *self._asked.values()]
-        return len(self._live) + sum(map(len, waiting))
+        return len(self._live) + sum(len(sinks) for sinks in self._waiting())
 
     def hello(self) -> messages.ClientHello:
         """The word that opens or reopens the conversation, as the same client when there was one."""
@@ -157,7 +156,7 @@ class Conversation:
     def fail_all(self, error: EngineError) -> None:
         """End every stream and question with `error`."""
         waiting: list[Any] = list(self._live.values())
-        for sinks in (*self._unanswered.values(), *self._cancels.values(), *self._asked.values()):
+        for sinks in self._waiting():
             waiting.extend(sinks)
             sinks.clear()
         self._live.clear()
@@ -168,6 +167,9 @@ class Conversation:
 
     def lost(self, seconds: float) -> EngineLost:
         return EngineLost(f"no engine answered at {self.address} for {seconds:g} s")
+
+    def _waiting(self) -> list[deque[Any]]:
+        return [*self._unanswered.values(), *self._cancels.values(), *self._asked.values()]
 
     def _refused(self, message: messages.Refused) -> messages.ClientHello | None:
         if message.code == "HELLO_FIRST":

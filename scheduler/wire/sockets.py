@@ -20,6 +20,8 @@ from .codec import MAX_FRAME_BYTES
 MAX_IPC_PATH_BYTES = 107  # sun_path holds 108 with its final zero
 HIGH_WATER_FRAMES = 1000
 MAX_OUTBOX_FRAMES = 4096
+_NOBLOCK = int(zmq.NOBLOCK)  # plain integers: these Enum's `|` is Python code, run for each frame
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -54,12 +56,9 @@ class Router:
 
     def receive(self, limit: int = 256) -> list[tuple[bytes, list[bytes]]]:
         """Return up to `limit` waiting messages as (identity, parts), without blocking."""
-        received = []
-        while len(received) < limit:
-            try:
-                identity, *parts = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                break
+        received: list[tuple[bytes, list[bytes]]] = []
+        while len(received) < limit and self.socket.poll(0):  # asking costs a quarter of what catching Again does
+            identity, *parts = self.socket.recv_multipart(zmq.NOBLOCK)
             received.append((identity, parts))
         return received
 
@@ -100,7 +99,8 @@ class Router:
     def _try(self, identity: bytes, frame: bytes) -> bool:
         """Return False when the pipe is full; a peer without a route is lost, and the frame with it."""
         try:
-            self.socket.send_multipart((identity, frame), zmq.NOBLOCK, copy=len(frame) < 65536)
+            self.socket.send(identity, _NOBLOCK_MORE)
+            self.socket.send(frame, _NOBLOCK)
         except zmq.Again:
             return False
         except zmq.ZMQError as error:

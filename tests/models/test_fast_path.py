@@ -1,10 +1,12 @@
 """The fast path equals the reference twin, however its work is cut into chunks and batches."""
 
+import attrs
 import pytest
 import torch
-from dsparkd.models.checkpoint import load_drafter, load_target
+from dsparkd.models.checkpoint import drafter_shapes, load_drafter, load_target, target_shapes
+from dsparkd.models.drafter import DSparkDrafter
 from dsparkd.models.layers import RotaryTable, grouped_attention
-from dsparkd.models.reference import attention
+from dsparkd.models.reference import ReferenceDrafter, ReferenceTarget, attention
 from dsparkd.models.shipped import shipped_pair
 from dsparkd.models.target import Qwen3Target
 from dsparkd.statemachine.errors import LocalError
@@ -39,6 +41,51 @@ def test_fast_equals_reference(name: str) -> None:
     assert (proposal.confidence_logits is None) == (draft.confidence_logits is None)
     if proposal.confidence_logits is not None:
         torch.testing.assert_close(proposal.confidence_logits[0], draft.confidence_logits, atol=1e-4, rtol=TOLERANCE)
+
+
+def random_pair(scaling: dict[str, float | str] | None) -> Pair:
+    """Small random weights with biases everywhere, which no golden folder has."""
+    source = golden("gated").pair
+    changes = {"attention_bias": True, "rope_scaling": scaling, "num_layers": 3}
+    target_config = attrs.evolve(source.target.config, **changes)
+    config = attrs.evolve(source.drafter.config, **changes | {"num_layers": 2, "target_layer_ids": (-1, 1)})
+    make = torch.Generator().manual_seed(5)
+    weights, own = (
+        {name: torch.randn(shape, generator=make) * 0.2 for name, shape in shapes.items()}
+        for shapes in (target_shapes(target_config), drafter_shapes(config))
+    )
+    target = Qwen3Target(target_config, weights, dtype=torch.float32, device=CPU)
+    drafter = DSparkDrafter(config, own, dtype=torch.float32, device=CPU)
+    target.set_taps(config.target_layer_ids)
+    target.prepare(64)
+    drafter.prepare(64)
+    twin = ReferenceTarget(target_config, weights, taps=config.target_layer_ids)
+    return Pair(twin, ReferenceDrafter(config, own), target, drafter)
+
+
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    "scaling", [None, {"rope_type": "linear", "factor": 2.0}, YARN], ids=["plain", "linear", "yarn"]
+)
+@torch.inference_mode()
+def test_biases_and_scaled_rotary_embeddings_agree_in_both_forms(scaling: dict[str, float | str] | None) -> None:
+    pair = random_pair(scaling)
+    cache = TinyCache(pair)
+    (logits,), (features,) = cache.run([PROMPT], [0])
+    expected, expected_features = pair.reference_target.logits_and_features(PROMPT)
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    cache.write_context(0, features, 0)
+    hidden, _ = cache.propose([9], [len(PROMPT)])
+    draft = pair.reference_drafter.propose(expected_features, 9, len(PROMPT), lambda _, row: int(row.argmax()))
+    torch.testing.assert_close(hidden[0], draft.hidden, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 @pytest.mark.parametrize("cuts", [[1] * 13, [4, 9], [12, 1], [5, 5, 3]])
@@ -145,20 +192,11 @@ def test_running_before_prepare_is_our_own_error() -> None:
 
 
 def test_scaled_rotary_tables_follow_their_definitions() -> None:
-    import attrs
-
     plain = golden("vanilla").pair.target.config
     linear = attrs.evolve(plain, rope_scaling={"rope_type": "linear", "factor": 4.0})
     one, four = (RotaryTable(config, 64, CPU, torch.float32).table for config in (plain, linear))
     torch.testing.assert_close(four[40], one[10])
-    scaling = {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "attention_factor": 1.0,
-    }
+    scaling = {**YARN, "attention_factor": 1.0}
     yarn = RotaryTable(attrs.evolve(plain, rope_scaling=scaling), 64, CPU, torch.float32).table
     # The slowest pair is interpolated; with 32 trained positions no pair turns 32 times, so none is left as it was.
     torch.testing.assert_close(yarn[40, 0, 0, 7], one[10, 0, 0, 7])

@@ -1,0 +1,51 @@
+"""`dsparkd COMMAND`: the torch-free commands and the one place where an error becomes an exit status.
+
+Owns nothing but assembly. `__main__.py` calls `run` with the shipped pair.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+
+from ...statemachine.errors import EngineError
+from .demo import demo
+from .engines import Pair
+from .generate import generate
+from .machines import machines
+from .serve import serve
+
+app = typer.Typer(
+    name="dsparkd",
+    help="Speculative decoding with DSpark drafters: the same text, sooner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(generate)
+app.command()(demo)
+app.command()(machines)
+
+
+def run(pair: Pair, argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status: 0, 1 for an error or a failed check, 2 for bad usage."""
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(args=list(argv) if argv is not None else None, obj=pair, standalone_mode=False)
+    except EngineError as error:
+        Console(stderr=True, soft_wrap=True).print(f"dsparkd: {error}", style="red", markup=False, highlight=False)
+        return 1
+    except typer.Exit as leave:
+        return leave.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise
+        show = getattr(error, "show", None)  # a usage error of the command-line library
+        if show is not None:
+            show(file=sys.stderr)
+        return int(error.exit_code)
+    return status if isinstance(status, int) else 0

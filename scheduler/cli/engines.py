@@ -1,0 +1,91 @@
+"""Which engine a command talks to: one that runs already, or one of its own for as long as the command takes.
+
+Owns the flags that describe an engine and their translation to settings; the shipped pair is the default.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+import typer
+
+from ...statemachine.errors import Refused
+from ..service.local import local
+from ..wire.client import Client
+
+
+@attrs.frozen
+class Pair:
+    """The pair that is served when nobody names another one; prompts is a JSONL of `{"prompt": ...}`."""
+
+    target: Path
+    drafter: Path
+    prompts: Path
+
+
+Model = Annotated[
+    str | None, typer.Option("--model", help="Folder of the target's checkpoint (default: shipped pair).")
+]
+Drafter = Annotated[
+    str | None, typer.Option("--drafter", help="Folder of the drafter's checkpoint; `none` decodes plainly.")
+]
+DraftLen = Annotated[int, typer.Option("--draft-len", min=0, help="Draft tokens to verify in a pass; 0: none.")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the first request; the others count on from it.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens a request may emit.")]
+Concurrency = Annotated[int, typer.Option("--concurrency", min=1, help="Requests at once.")]
+Dtype = Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float16.")]
+Acceptance = Annotated[str, typer.Option("--acceptance", help="coupled (same tokens as plain) or rejection.")]
+MaxModelLen = Annotated[int, typer.Option("--max-model-len", min=2, help="Longest prompt + output, in tokens.")]
+
+
+@attrs.frozen(kw_only=True)
+class EngineFlags:
+    """An engine of one's own, as flags describe it."""
+
+    model: str | None
+    drafter: str | None
+    draft_len: int
+    concurrency: int
+    dtype: str
+    acceptance: str = "coupled"
+    max_model_len: int = 512
+
+    def settings(self, pair: Pair, *, plain: bool = False) -> dict[str, Any]:
+        """Return what `local` takes; `plain` leaves the drafter out. Raises `Refused` for flags that contradict."""
+        drafter = self._drafter(pair)
+        if plain or drafter is None:
+            drafter, policy = None, "fixed:0"
+        else:
+            policy = f"fixed:{self.draft_len}"
+        return {
+            "target": self.model or str(pair.target),
+            "drafter": drafter,
+            "policy": policy,
+            "num_slots": self.concurrency,
+            "max_model_len": self.max_model_len,
+            "dtype": self.dtype,
+            "acceptance": self.acceptance,
+        }
+
+    def _drafter(self, pair: Pair) -> str | None:
+        if self.drafter == "none":
+            return None
+        if self.drafter is None and self.model is not None:
+            message = f"drafter: missing for --model {self.model}: expected a checkpoint's folder, or `none`"
+            raise Refused("BAD_CONFIG", message)
+        return self.drafter or str(pair.drafter)
+
+
+@contextmanager
+def engine(connect: str | None, settings: dict[str, Any]) -> Iterator[Client]:
+    """Yield a client of the engine at `connect`, or of one that lives as long as the block."""
+    if connect is None:
+        with local(**settings) as client:
+            yield client
+    else:
+        with Client(connect) as client:
+            client.wait_ready()
+            yield client

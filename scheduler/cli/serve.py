@@ -1,0 +1,48 @@
+"""`dsparkd serve`: one engine in this process until it is told to stop."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...statemachine.errors import Refused
+from ..service.config import Settings
+from ..service.logs import configure_logs
+from ..service.run import serve as serve_settings
+from .engines import Pair
+
+
+def serve(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file of settings; flags win over it.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Folder of the target's checkpoint.")] = None,
+    drafter: Annotated[str | None, typer.Option("--drafter", help="Folder of the drafter's; `none`: plain.")] = None,
+    bind: Annotated[str | None, typer.Option("--bind", help="Where clients connect, e.g. ipc:///run/d/engine.")] = None,
+    num_slots: Annotated[int | None, typer.Option("--num-slots", help="Requests that run at once.")] = None,
+    policy: Annotated[str | None, typer.Option("--policy", help="How long drafts are, e.g. fixed:7.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as TOML.")
+    ] = None,
+) -> None:
+    """Serve until SIGTERM (finishes what is live) or SIGINT (stops now)."""
+    pair: Pair = context.obj
+    flags = {"target": model, "drafter": drafter, "bind": bind, "num_slots": num_slots, "policy": policy}
+    shipped = {"target": str(pair.target), "drafter": str(pair.drafter)}
+    settings = Settings.load(config, {**flags, **_assignments(set_ or [])}, pair=shipped)
+    configure_logs()
+    raise typer.Exit(serve_settings(settings))
+
+
+def _assignments(pairs: list[str]) -> dict[str, Any]:
+    """Read KEY=VALUE pairs; a value that is no TOML is taken as text, so that paths need no quotes."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise Refused("BAD_CONFIG", f"--set {pair!r}: expected KEY=VALUE")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = text
+    return values

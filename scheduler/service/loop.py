@@ -1,0 +1,216 @@
+"""The scheduler process: poll, decode, let the core decide, obey, tell. The only place where clock and core meet.
+
+Owns the order of one turn and the process's signals; the edges own their sockets. The command line runs it. In a turn
+the worker's next command leaves before anything is encoded for clients, so that telling them costs the worker no time.
+"""
+
+import math
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import structlog
+import zmq
+
+from ..core import events
+from ..core.handle import Core
+from ..core.policies import Policy, parse_policy
+from ..wire import messages as wire
+from ..wire.sockets import Router
+from .clients import ClientEdge
+from .config import Settings
+from .supervisor import Supervisor
+from .text import Tokenizer, tokenizer_beside
+from .translate import Client, Translate
+from .workers import WorkerEdge, WorkerOutput
+
+log = structlog.get_logger()
+MAX_POLL_MS = 1000
+OUTBOX_POLL_MS = 5
+_FOR_WORKER = (events.Command, events.SpawnWorker, events.KillWorker, events.SendInit, events.SendDrain)
+
+
+class Service:
+    """One engine. `run` returns the process's exit status; every resource is released when it returns or raises."""
+
+    def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
+        self.settings = settings
+        self.core = Core(settings.limits(), policy or parse_policy(settings.policy))
+        self.translate = Translate(tokenizer or tokenizer_beside(settings.target))
+        self._signals: list[int] = []
+        self._finished = False
+        self._was_ready = False
+        self._stopping = False
+        self._folder = tempfile.mkdtemp(prefix="dsparkd-")
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        try:
+            self._open()
+        except BaseException:
+            self._context.destroy(linger=0)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def _open(self) -> None:
+        settings = self.settings
+        self.clients = ClientEdge(
+            Router(self._context, settings.bind),
+            self.translate,
+            keep_alive_s=settings.heartbeat_s,
+            max_early=settings.max_queue,
+            questions=self._answer,
+            welcome=self._welcome,
+        )
+        worker_router = Router(self._context, f"ipc://{self._folder}/worker")
+        self.worker = WorkerEdge(
+            worker_router,
+            Supervisor(worker_router.address),
+            heartbeat_s=settings.heartbeat_s,
+            init=settings.init,
+            on_ready=self._on_ready,
+        )
+        self._poller = zmq.Poller()
+        self._poller.register(self.clients.router.socket, zmq.POLLIN)
+        self._poller.register(worker_router.socket, zmq.POLLIN)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._poller.register(self._wake_read, zmq.POLLIN)
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self.clients.router.address
+
+    def run(self) -> int:
+        """Serve until drained or stopped (0), or until no worker can be had that ever was ready (1)."""
+        log.info("serving", address=self.address, **attrs.asdict(self.settings))
+        try:
+            self._do(self.core.start())
+            while not self._finished:
+                self.turn()
+                if not self._was_ready and self.core.health()[2] == "ABANDONED":
+                    return self._give_up()
+            return 0
+        finally:
+            self.close()
+
+    def turn(self) -> None:
+        """One poll, and everything that follows from what it found."""
+        found = self._wait()
+        now_ns = time.monotonic_ns()
+        outputs: list[WorkerOutput] = []
+        if self.worker.router.socket in found:
+            self._feed(self.worker.receive(now_ns), outputs)
+        self._feed(self.worker.watch(exited=self.worker.registered in found), outputs)
+        if self._wake_read in found:
+            self._feed(self._signalled(), outputs)
+        if (self._was_ready or self._stopping) and not self.clients.ready:
+            self._feed(self.clients.release(now_ns), outputs)
+        if self.clients.router.socket in found:
+            self._feed(self.clients.receive(now_ns), outputs)
+        self._feed(self.clients.watch(now_ns), outputs)
+        self._feed((events.Tick(time.monotonic_ns()),), outputs)
+        for output in outputs:
+            self.worker.obey(output)
+        self.clients.send()
+        self.worker.ping(now_ns)
+
+    def stop_from_signal(self, number: int, frame: Any) -> None:
+        """A signal handler: the first SIGTERM drains, everything after it stops."""
+        self._signals.append(number)
+        try:
+            os.write(self._wake_write, b"s")
+        except BlockingIOError:
+            return  # it is awake
+
+    def install_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.stop_from_signal)
+
+    def close(self) -> None:
+        """Kill the worker, say the last words, remove what was made. Idempotent is not needed: `run` calls it once."""
+        self.worker.close()
+        self.clients.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- parts of a turn ----------------------------------------------------------------------------------------
+
+    def _wait(self) -> dict[Any, int]:
+        """Return what has something to read, at the latest when a timer is due."""
+        timeout_ms = OUTBOX_POLL_MS if self.clients.router.waits or self.worker.router.waits else MAX_POLL_MS
+        dues = [due for due in (self.core.next_timer(), self.worker.next_ping_ns) if due is not None]
+        if dues:
+            timeout_ms = min(timeout_ms, max(0, math.ceil((min(dues) - time.monotonic_ns()) / 1e6)))
+        self.worker.register(self._poller)
+        found: dict[Any, int] = dict(self._poller.poll(timeout_ms))
+        self.worker.router.flush()
+        return found
+
+    def _feed(self, inputs: Iterable[events.Input], outputs: list[WorkerOutput]) -> None:
+        """Let the core handle each input before the next is made, and settle names in between."""
+        for event in inputs:
+            for output in self.core.handle(event):
+                if isinstance(output, _FOR_WORKER):
+                    outputs.append(output)
+                elif isinstance(output, events.EngineStopped):
+                    self._finished = True
+                else:
+                    self.clients.take(output)
+
+    def _do(self, outputs: Iterable[events.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, _FOR_WORKER):
+                self.worker.obey(output)
+
+    def _signalled(self) -> Iterable[events.Input]:
+        os.read(self._wake_read, 4096)
+        while self._signals:
+            number = self._signals.pop(0)
+            state = self.core.health()[1]
+            drains = number == signal.SIGTERM and state == "OPEN"
+            self._stopping = True
+            log.info("signal", number=number, then="drain" if drains else "stop")
+            yield events.Drain() if drains else events.Stop()
+
+    def _give_up(self) -> int:
+        reasons = self.core.health()[3]
+        log.error("no_worker", reasons=reasons)
+        outputs: list[WorkerOutput] = []
+        self._feed(self.clients.release(time.monotonic_ns()), outputs)
+        self.clients.send()
+        return 1
+
+    # ---- answers ------------------------------------------------------------------------------------------------
+
+    def _on_ready(self, ready: wire.Ready) -> None:
+        """The first READY says what prompts may hold; later ones come from the same checkpoint."""
+        for warning in ready.warnings:
+            log.warning("worker_warning", warning=warning)
+        log.info("worker_ready", session=ready.session, block_len=ready.block_len, lost=list(ready.lost))
+        self.translate.vocab_size = ready.vocab_size
+        self.translate.eos_token_ids = frozenset(ready.eos_token_ids)
+        self._was_ready = True
+
+    def _welcome(self, client: Client) -> wire.Welcome:
+        return wire.Welcome(
+            client_id=client.number,
+            resume_token=client.token,
+            keep_alive_s=self.settings.heartbeat_s,
+            num_slots=self.settings.num_slots,
+            max_model_len=self.settings.max_model_len,
+            has_text=self.translate.tokenizer is not None,
+        )
+
+    def _answer(self, question: wire.GetStats | wire.GetHealth) -> wire.Message:
+        if isinstance(question, wire.GetHealth):
+            ok, engine, worker, reasons = self.core.health()
+            return wire.Health(ok=ok, engine=engine, worker=worker, reasons=reasons)
+        dropped = {"client_frames_dropped": self.clients.drops.count, "worker_frames_dropped": self.worker.drops.count}
+        return wire.Stats(values={**self.core.stats(), **dropped, "early_len": self.clients.num_early})
