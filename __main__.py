@@ -1,4 +1,7 @@
-"""The command line's door: `python -m dsparkd COMMAND`."""
+"""`python -m dsparkd COMMAND`: the one place where the torch-free command line and the torch floors meet.
+
+Owns the choice of a worker's backend; torch is loaded only by a worker of a real checkpoint.
+"""
 
 import argparse
 import os
@@ -6,6 +9,9 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from .models.shipped import shipped_pair
+from .scheduler.cli.app import run
+from .scheduler.cli.engines import Pair
 from .scheduler.service.logs import configure_logs
 from .scheduler.service.supervisor import TOKEN_VARIABLE
 from .scheduler.trace.scripted_backend import ScriptedBackend, is_scripted
@@ -16,22 +22,30 @@ from .statemachine.errors import LocalError, Refused
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
-    parser = argparse.ArgumentParser(prog="dsparkd")
-    commands = parser.add_subparsers(dest="command", required=True)
-    worker = commands.add_parser("worker", help="serve one session as a worker (started by a scheduler)")
-    worker.add_argument("--connect", required=True, metavar="ADDRESS")
-    worker.add_argument("--session", type=int, required=True)
-    worker.add_argument("--parent-pid", type=int)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["worker"]:
+        return worker(arguments[1:])
+    shipped = shipped_pair()
+    return run(Pair(shipped.target, shipped.drafter, shipped.prompts), arguments)
+
+
+def worker(argv: Sequence[str]) -> int:
+    """`dsparkd worker`: serve one session. A scheduler starts this, with a token in the environment."""
+    parser = argparse.ArgumentParser(prog="dsparkd worker")
+    parser.add_argument("--connect", required=True, metavar="ADDRESS")
+    parser.add_argument("--session", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int)
     arguments = parser.parse_args(argv)
-    return run_worker(arguments.connect, session=arguments.session, parent_pid=arguments.parent_pid)
-
-
-def run_worker(address: str, *, session: int, parent_pid: int | None) -> int:
-    """Serve one session; which backend it takes is known when the target's name comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the scheduler decides
     configure_logs()
     token = os.environ.pop(TOKEN_VARIABLE, "")
-    return serve_worker(address, session=session, token=token, backend=_ByTarget(), parent_pid=parent_pid)
+    return serve_worker(
+        arguments.connect,
+        session=arguments.session,
+        token=token,
+        backend=_ByTarget(),
+        parent_pid=arguments.parent_pid,
+    )
 
 
 class _ByTarget:
@@ -41,9 +55,7 @@ class _ByTarget:
         self._inner: Backend | None = None
 
     def load(self, init: Init) -> None:
-        if not is_scripted(init.target):
-            raise Refused("BAD_CONFIG", f"target = {init.target!r}: this build has only the scripted worker")
-        self._inner = ScriptedBackend()
+        self._inner = ScriptedBackend() if is_scripted(init.target) else _torch_backend()
         self._inner.load(init)
 
     def warm(self) -> Ready:
@@ -60,6 +72,14 @@ class _ByTarget:
         if self._inner is None:
             raise LocalError("the worker's backend is used before it is loaded")
         return self._inner
+
+
+def _torch_backend() -> Backend:
+    try:
+        from .worker.backend import TorchBackend
+    except ModuleNotFoundError as error:
+        raise Refused("BAD_CONFIG", f"{error}: a real checkpoint needs `pip install dsparkd[worker]`") from error
+    return TorchBackend()
 
 
 if __name__ == "__main__":

@@ -128,13 +128,13 @@ class TorchBackend:
             drafter,
             windows,
             runner=self._target_runner(init, target, windows),
-            proposer=None if drafter is None else Proposer(drafter, windows, rejection=rejection),
+            proposer=_proposer(drafter, windows, rejection=rejection),
             rejection=rejection,
         )
 
     def _target_runner(self, init: wire.Init, target: Qwen3Target, windows: Windows) -> TargetRunner:
         """Graphs that cannot be captured are a loss that READY names, not a silent fallback."""
-        eager = EagerRunner(target)
+        eager = EagerRunner(target, windows)
         if init.runner == "eager":
             return eager
         runner = StaticRunner(
@@ -149,6 +149,12 @@ class TorchBackend:
             self.lost.append(f"graphs ({type(error).__name__}: {error})")
             return eager
         return runner
+
+
+def _proposer(drafter: DSparkDrafter | None, windows: Windows, *, rejection: bool) -> Proposer | None:
+    if drafter is None or windows.context is None:
+        return None
+    return Proposer(drafter, windows, context=windows.context, rejection=rejection)
 
 
 def _judge_words(init: wire.Init) -> None:

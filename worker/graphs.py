@@ -15,8 +15,9 @@ from torch import Tensor
 from ..models.layers import grouped_attention
 from ..models.target import Qwen3Target
 from ..statemachine.errors import LocalError
+from .attention import Masks, TargetAttention
 from .batch import Batch
-from .windows import Flat, Windows, write
+from .windows import Windows
 
 
 class TargetRunner(Protocol):
@@ -27,11 +28,14 @@ class TargetRunner(Protocol):
 class EagerRunner:
     """Exact shapes, no padding: what a CPU wants."""
 
-    def __init__(self, target: Qwen3Target) -> None:
-        self.target = target
+    def __init__(self, target: Qwen3Target, windows: Windows) -> None:
+        self.target, self.windows = target, windows
+        shape = windows.shape
+        self.masks = Masks(shape.capacity, shape.block_len + 1, device=target.device, dtype=target.dtype)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        hidden, features = self.target.forward(batch.token_ids, batch.positions, batch.attend)
+        attend = TargetAttention(batch, self.windows, self.masks)
+        hidden, features = self.target.forward(batch.token_ids, batch.positions, attend)
         sampled = _sampled_tokens(batch)
         if sampled is None:
             return self.target.logits(hidden), features
@@ -99,7 +103,6 @@ class StaticRunner:
 
     def __init__(self, target: Qwen3Target, windows: Windows, *, capture: Capture, eager: EagerRunner) -> None:
         self.target, self.windows, self.capture, self.eager = target, windows, capture, eager
-        self.flat = Flat(windows.keys[0])
         self.captured: dict[Bucket, tuple[Buffers, Replay, tuple[int, ...]]] = {}
         self.num_replays = 0
 
@@ -167,19 +170,16 @@ class StaticRunner:
     def _pass(self, bucket: Bucket, buffers: Buffers) -> None:
         """The captured pass. It may use the bucket, the buffers, weights and windows, and no value of the host."""
         shape = (bucket.rows, bucket.width)
-        index = self.flat.index(buffers.write_slots, buffers.write_positions)
-        columns = torch.arange(bucket.key_len, device=self.target.device)
-        seen = columns <= buffers.positions.view(*shape, 1)
-        mask = torch.where(seen, 0.0, -torch.inf).to(self.target.dtype)
+        store = self.windows.target
+        index = store.index(buffers.write_slots, buffers.write_positions)
+        mask = self.eager.masks.causal(buffers.positions.view(*shape, 1), bucket.key_len)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.windows.keys[layer], self.windows.values[layer]
-            write(keys, index, k)
-            write(values, index, v)
+            store.write(layer, index, k, v)
             mixed = grouped_attention(
                 q.view(*shape, *q.shape[1:]),
-                keys[:, :, : bucket.key_len].index_select(0, buffers.read_slots),
-                values[:, :, : bucket.key_len].index_select(0, buffers.read_slots),
+                store.keys[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),
+                store.values[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),
                 mask,
             )
             return mixed.view(bucket.rows * bucket.width, -1)

@@ -15,10 +15,10 @@ from ..models.parameters import GREEDY_BELOW, Sampling
 from ..models.sampling import TARGET, accept_rejection, draw, margins
 from ..models.target import Qwen3Target
 from ..statemachine.errors import LocalError
-from .batch import Batch, Job, Masks
+from .batch import Batch, Job
 from .graphs import TargetRunner
 from .proposer import Proposer
-from .windows import Flat, Window, Windows, write
+from .windows import Window, Windows
 
 FLUSH_LEN = 32  # pending features are projected in bulk when there are this many, drafting or not
 
@@ -56,15 +56,11 @@ class Phases:
     ) -> None:
         self.target, self.drafter, self.windows = target, drafter, windows
         self.runner, self.proposer, self.rejection = runner, proposer, rejection
-        shape = windows.shape
-        self.masks = Masks(shape.capacity, shape.block_len + 1, target.device, target.dtype)
-        self.flat = Flat(windows.keys[0])
-        self.ring = Flat(windows.context_keys[0]) if drafter is not None else None
         self.samplings = Samplings(target.device)
 
     def verify(self, jobs: list[Job], staged: dict[int, Window]) -> None:
         """Forward, accept, write context and commit. Raises with nothing moved."""
-        batch = Batch(jobs, self.windows, masks=self.masks, flat=self.flat, device=self.target.device)
+        batch = Batch(jobs, self.target.device)
         logits, features = self.runner.forward(batch)
         self._accept(batch, logits)
         if self.drafter is not None:
@@ -173,17 +169,14 @@ class Phases:
 
     def project(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """features: [tokens, m*d] -> the drafter's context at `positions` of `slots`."""
-        if self.drafter is None or self.ring is None:
-            return
-        ring_len = self.windows.shape.ring_len
-        packed = torch.tensor([positions, [p % ring_len for p in positions], slots], device=features.device)
+        context = self.windows.context
+        if self.drafter is None or context is None:
+            raise LocalError("there is no drafter whose context could be written")
+        packed = torch.tensor([positions, [p % context.length for p in positions], slots], device=features.device)
         keys, values = self.drafter.context(features, packed[0])
-        index = self.ring.index(packed[2], packed[1])
-        for layer, (key_store, value_store) in enumerate(
-            zip(self.windows.context_keys, self.windows.context_values, strict=True)
-        ):
-            write(key_store, index, keys[layer])
-            write(value_store, index, values[layer])
+        index = context.index(packed[2], packed[1])
+        for layer in range(len(keys)):
+            context.write(layer, index, keys[layer], values[layer])
 
     def _flushes(self, job: Job, window: Window) -> bool:
         """Chunks are bulk already; a pass is written when its row drafts, else it waits with others of its window."""

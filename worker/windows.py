@@ -66,6 +66,64 @@ class Shape:
         return self.num_slots
 
 
+class Store:
+    """Keys and values of all layers in one tensor, so that a step's views of all layers are made at once.
+
+    `rows`: [2 * layers, slots, G, length, D], a layer's keys before its values.
+    """
+
+    def __init__(
+        self, config: TargetConfig | DrafterConfig, *, slots: int, length: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        groups, size = config.num_kv_heads, config.head_dim
+        self.rows = torch.zeros((2 * config.num_layers, slots, groups, length, size), dtype=dtype, device=device)
+        self.keys, self.values = self.rows[0::2].unbind(0), self.rows[1::2].unbind(0)
+        self.groups, self.length, self.size = groups, length, size
+        self._flat = self.rows.view(2 * config.num_layers, -1, size).unbind(0)  # [slots * G * length, D] each
+        self._heads = torch.arange(groups, device=device) * length  # [G]
+
+    def index(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """slots, positions: [tokens] int64 -> [tokens * G] flat rows."""
+        base = torch.add(positions, slots, alpha=self.groups * self.length)
+        return (base.unsqueeze(1) + self._heads).view(-1)
+
+    def write(self, layer: int, index: Tensor, keys: Tensor, values: Tensor) -> None:
+        """keys, values: [tokens, G, D] to the flat rows `index` of a layer."""
+        self._flat[2 * layer].index_copy_(0, index, keys.reshape(-1, self.size))
+        self._flat[2 * layer + 1].index_copy_(0, index, values.reshape(-1, self.size))
+
+    def span(self, slot: int, start: int, end: int) -> tuple[Tensor, ...]:
+        """Positions start..end-1 of one slot for every layer: [G, end - start, D] each, keys and values in turn."""
+        return self.rows[:, slot, :, start:end].unbind(0)
+
+    def views(self, slots: list[int], length: int) -> tuple[Tensor, ...] | None:
+        """The first `length` positions of `slots` for every layer, keys and values in turn: [rows, G, length, D] each.
+
+        None unless the slots are neighbours in order; `gather` copies them then, layer by layer, after their writes.
+        """
+        head, end = slots[0], slots[0] + len(slots)
+        if slots != list(range(head, end)):
+            return None
+        return self.rows[:, head:end, :, :length].unbind(0)
+
+    def gather(self, layer: int, slots: list[int], length: int) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values of any slots: [rows, G, length, D] each, copied."""
+        index = torch.tensor(slots, device=self.rows.device)
+        return (
+            self.keys[layer][:, :, :length].index_select(0, index),
+            self.values[layer][:, :, :length].index_select(0, index),
+        )
+
+    def cells(self, slots: Tensor, positions: Tensor) -> Tensor:
+        """slots: [rows, 1], positions: [rows, n] -> flat rows [rows, G, n] for `read`."""
+        base = slots * (self.groups * self.length) + self._heads  # [rows, G]
+        return base.unsqueeze(-1) + positions.unsqueeze(1)
+
+    def read(self, layer: int, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values at `cells`: [rows, G, n, D] each, copied."""
+        return self._flat[2 * layer][cells], self._flat[2 * layer + 1][cells]
+
+
 class Windows:
     """All slots' windows, allocated once. Raises `Refused` for sizes that cannot work."""
 
@@ -89,13 +147,10 @@ class Windows:
         self.table = [Window() for _ in range(shape.num_slots + 1)]
         slots = shape.num_slots + 1
 
-        def stores(config: TargetConfig | DrafterConfig, length: int) -> list[Tensor]:
-            size = (slots, config.num_kv_heads, length, config.head_dim)
-            return [torch.zeros(size, dtype=dtype, device=device) for _ in range(config.num_layers)]
-
-        self.keys, self.values = stores(target, shape.capacity), stores(target, shape.capacity)
-        self.context_keys: list[Tensor] = [] if drafter is None else stores(drafter, shape.ring_len)
-        self.context_values: list[Tensor] = [] if drafter is None else stores(drafter, shape.ring_len)
+        self.target = Store(target, slots=slots, length=shape.capacity, dtype=dtype, device=device)
+        self.context = (
+            None if drafter is None else Store(drafter, slots=slots, length=shape.ring_len, dtype=dtype, device=device)
+        )
         self.probs = (  # the distributions that the held drafts were drawn from, for rejection
             torch.zeros((slots, shape.block_len, target.vocab_size), device=device)
             if keeps_probs and drafter is not None
@@ -104,30 +159,11 @@ class Windows:
 
     @property
     def bytes_per_slot(self) -> int:
-        tensors = [*self.keys, *self.values, *self.context_keys, *self.context_values]
-        if self.probs is not None:
-            tensors.append(self.probs)
-        return sum(one[0].numel() * one.element_size() for one in tensors)
+        stores = [one.rows for one in (self.target, self.context) if one is not None]
+        slots = self.shape.num_slots + 1
+        whole = sum(one.numel() * one.element_size() for one in (*stores, self.probs) if one is not None)
+        return whole // slots
 
     def scrub(self, slot: int) -> None:
         """Make everything in the slot unreadable; the next Open starts from nothing."""
         self.table[slot] = Window()
-
-
-class Flat:
-    """Flat row numbers of (slot, head, position), to write a step's keys and values with one copy each."""
-
-    def __init__(self, store: Tensor) -> None:
-        _, groups, length, _ = store.shape
-        self.groups, self.length = groups, length
-        self.heads = torch.arange(groups, device=store.device) * length  # [G]
-
-    def index(self, slots: Tensor, positions: Tensor) -> Tensor:
-        """slots, positions: [tokens] int64 -> [tokens * G] rows of `store.view(-1, D)`."""
-        base = torch.add(positions, slots, alpha=self.groups * self.length)
-        return (base.unsqueeze(1) + self.heads).view(-1)
-
-
-def write(store: Tensor, index: Tensor, rows: Tensor) -> None:
-    """store: [slots, G, length, D]; rows: [tokens, G, D] to the flat rows `index` [tokens * G]."""
-    store.view(-1, store.shape[-1]).index_copy_(0, index, rows.reshape(-1, store.shape[-1]))

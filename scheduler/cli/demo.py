@@ -16,13 +16,25 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ...statemachine import request
 from ...statemachine.errors import Refused
-from ..service.local import local
 from ..service.text import IncrementalText, Tokenizer, tokenizer_beside
 from ..wire import messages as wire
 from ..wire.client_async import AsyncClient
 from .compare import NEAR_TIE, Comparison, compare
-from .engines import Concurrency, Drafter, DraftLen, Dtype, EngineFlags, MaxTokens, Model, Pair, Seed, Temperature
+from .engines import (
+    Concurrency,
+    Drafter,
+    DraftLen,
+    Dtype,
+    EngineFlags,
+    MaxTokens,
+    Model,
+    Pair,
+    Seed,
+    Temperature,
+    quiet_local,
+)
 
 ACCEPTED, OWN = "green", "bold yellow"
 
@@ -52,7 +64,7 @@ def demo(
     ]
     console = Console()
     view = Streaming(prompts, tokenizer_beside(settings["target"]), console)
-    with local(**settings) as spec, local(**flags.settings(pair, plain=True)) as plain, view:
+    with quiet_local(settings) as spec, quiet_local(flags.settings(pair, plain=True)) as plain, view:
         addresses = (spec.address, plain.address)
         comparison = asyncio.run(
             _compare(addresses, prompts, concurrency=concurrency, options=options, dtype=dtype, view=view)
@@ -126,22 +138,8 @@ class Streaming:
 
 
 def _print_tables(console: Console, comparison: Comparison) -> None:
-    table = Table(title="requests")
-    for name in ("request", "tokens", "acceptance length", "tokens/s", "plain tokens/s", "same text", "states entered"):
-        table.add_column(name, justify="left" if name == "states entered" else "right")
-    diverged = {one["request"]: one for one in comparison.divergences}
-    for index, (spec, plain) in enumerate(zip(comparison.spec, comparison.plain, strict=True)):
-        passes = spec.counts.num_passes - spec.counts.num_zero_passes
-        table.add_row(
-            str(index),
-            str(len(spec.token_ids)),
-            f"{spec.counts.num_emitted_drafting / passes:.2f}" if passes else "-",
-            f"{spec.tokens_per_s:.0f}",
-            f"{plain.tokens_per_s:.0f}",
-            "yes" if index not in diverged else str(diverged[index]["kind"]),
-            _states(spec.end.transitions if spec.end is not None else {}),
-        )
-    console.print(table)
+    console.print(_requests_table(comparison))
+    console.print(_states_table(comparison))
     report = comparison.report()
     whole = Table(title="all requests", show_header=False)
     for name in ("requests", "tokens", "acceptance_length", "plain_tokens_per_s", "spec_tokens_per_s", "speedup"):
@@ -152,10 +150,38 @@ def _print_tables(console: Console, comparison: Comparison) -> None:
     console.print(whole)
 
 
-def _states(transitions: dict[str, int]) -> str:
-    """How often each state was entered, in the order of a request's life."""
-    entered: dict[str, int] = {}
-    for name, count in transitions.items():
-        target = name.partition(">")[2]
-        entered[target] = entered.get(target, 0) + count
-    return " ".join(f"{state}:{count}" for state, count in entered.items())
+def _requests_table(comparison: Comparison) -> Table:
+    table = Table(title="per request")
+    for name in ("request", "tokens", "acceptance\nlength", "tokens/s", "tokens/s\nplain", "same\ntext"):
+        table.add_column(name, justify="right")
+    diverged = {one["request"]: str(one["kind"]) for one in comparison.divergences}
+    for index, (spec, plain) in enumerate(zip(comparison.spec, comparison.plain, strict=True)):
+        passes = spec.counts.num_passes - spec.counts.num_zero_passes
+        table.add_row(
+            str(index),
+            str(len(spec.token_ids)),
+            f"{spec.counts.num_emitted_drafting / passes:.2f}" if passes else "-",
+            f"{spec.tokens_per_s:.0f}",
+            f"{plain.tokens_per_s:.0f}",
+            diverged.get(index, "yes"),
+        )
+    return table
+
+
+def _states_table(comparison: Comparison) -> Table:
+    """How often each request entered each state."""
+    entered: list[dict[str, int]] = []
+    for one in comparison.spec:
+        counts: dict[str, int] = {}
+        for name, count in (one.end.transitions if one.end is not None else {}).items():
+            target = name.partition(">")[2]
+            counts[target] = counts.get(target, 0) + count
+        entered.append(counts)
+    states = [state.name for state in request.State if any(state.name in counts for counts in entered)]
+    table = Table(title="states entered (all began in QUEUED)")
+    table.add_column("request", justify="right")
+    for state in states:
+        table.add_column(state.replace("_", "\n"), justify="right")
+    for index, counts in enumerate(entered):
+        table.add_row(str(index), *(str(counts.get(state, 0)) for state in states))
+    return table

@@ -3,6 +3,8 @@
 Owns the flags that describe an engine and their translation to settings; the shipped pair is the default.
 """
 
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,9 @@ import typer
 from ...statemachine.errors import Refused
 from ..service.local import local
 from ..wire.client import Client
+from ..wire.conversation import EngineLost
+
+LOG_LINES = 20
 
 
 @attrs.frozen
@@ -80,10 +85,23 @@ class EngineFlags:
 
 
 @contextmanager
+def quiet_local(settings: dict[str, Any]) -> Iterator[Client]:
+    """An engine of one's own whose log is kept aside and shown only when it fails."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
+        try:
+            with local(log=log, **settings) as client:
+                yield client
+        except EngineLost:
+            log.seek(0)
+            sys.stderr.writelines(log.readlines()[-LOG_LINES:])
+            raise
+
+
+@contextmanager
 def engine(connect: str | None, settings: dict[str, Any]) -> Iterator[Client]:
     """Yield a client of the engine at `connect`, or of one that lives as long as the block."""
     if connect is None:
-        with local(**settings) as client:
+        with quiet_local(settings) as client:
             yield client
     else:
         with Client(connect) as client:

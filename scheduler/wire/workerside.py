@@ -95,7 +95,7 @@ def serve_worker(address: str, *, session: int, token: str, backend: Backend, pa
 def die_with_parent(parent_pid: int) -> None:
     """Ask Linux for SIGKILL at the parent's death; elsewhere the look at each idle poll must do."""
     if sys.platform == "linux":
-        (lambda *a: 0)(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent_pid:  # it died before we asked
         sys.exit(1)
 

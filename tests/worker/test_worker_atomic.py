@@ -20,8 +20,9 @@ PROMPTS = [sample["prompt_ids"] for sample in samples("block7")]
 def contents(windows: Windows, slot: int) -> tuple[Any, ...]:
     """All that may be read of a slot: counters, and the rows below its lengths."""
     one = windows.table[slot]
-    target = [store[slot, :, : one.length].clone() for store in (*windows.keys, *windows.values)]
-    context = [store[slot, :, : one.context_len].clone() for store in (*windows.context_keys, *windows.context_values)]
+    assert windows.context is not None
+    target = [row.clone() for row in windows.target.span(slot, 0, one.length)]
+    context = [row.clone() for row in windows.context.span(slot, 0, one.context_len)]
     counters = (one.epoch, one.length, one.context_len, one.pending_len, one.anchor, tuple(one.held))
     return counters, target, context
 
@@ -181,8 +182,8 @@ def test_l011_l017_padding_rows_of_a_static_step_touch_no_window_but_scratch(num
         driver.step(*[wire.Decode(slot, 1, slot, 7) for slot in slots])
         assert all(same(before[slot], contents(windows, slot)) for slot in idle)
         for slot in slots:  # what was readable before the step reads the same after it
-            for store, old in zip((*windows.keys, *windows.values), before[slot][1], strict=True):
-                assert torch.equal(store[slot, :, : lengths[slot]], old)
+            for now, old in zip(windows.target.span(slot, 0, lengths[slot]), before[slot][1], strict=True):
+                assert torch.equal(now, old)
 
 
 def test_l021_replays_equal_eager_over_three_windows_of_steps() -> None:
