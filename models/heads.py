@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear
 
 from .config import DrafterConfig
+from .layers import laid_out
 
 
 class Chain(Protocol):
@@ -42,7 +43,7 @@ class VanillaHead:
 
     def __init__(self, token_table: Tensor, output: Tensor) -> None:
         self.token_table = token_table  # [V, r]
-        self.output = output.t()  # [r, V]
+        self.output = laid_out(output)  # [r, V]
 
     def chain(self, hidden: Tensor, base: Tensor) -> Chain:
         return _VanillaChain(self, base)
@@ -52,7 +53,7 @@ class GatedHead:
     """g = sigmoid(Wg . [hidden ; e] + bg), e = W1[previous]; bias = W2 . (g * e)."""
 
     def __init__(self, token_table: Tensor, output: Tensor, gate: Tensor, gate_bias: Tensor) -> None:
-        self.token_table, self.output, self.bias = token_table, output.t(), gate_bias
+        self.token_table, self.output, self.bias = token_table, laid_out(output), gate_bias
         width = gate.shape[1] - token_table.shape[1]
         self.from_hidden, self.from_token = gate[:, :width].contiguous(), gate[:, width:].t().contiguous()
 
@@ -64,7 +65,7 @@ class RnnHead:
     """(g, c, o) = Wj . [s ; e ; hidden] + bj; s = sigmoid(g) * s + (1 - sigmoid(g)) * tanh(c); bias = W2 . tanh(o)."""
 
     def __init__(self, token_table: Tensor, output: Tensor, joint: Tensor, joint_bias: Tensor) -> None:
-        self.token_table, self.output, self.bias = token_table, output.t(), joint_bias
+        self.token_table, self.output, self.bias = token_table, laid_out(output), joint_bias
         read = 2 * token_table.shape[1]  # state and token, in this order, before the hidden state
         self.from_state, self.from_hidden = joint[:, :read].t().contiguous(), joint[:, read:].contiguous()
 

@@ -26,6 +26,7 @@ def defects(page: Declaration[S, E, F]) -> list[str]:
         *_bad_finals(page),
         *_dead_ends(page),
         *_broken_laws(page, cells),
+        *_broken_bonds(page),
     ]
 
 
@@ -149,3 +150,15 @@ def _broken_laws(page: Declaration[S, E, F], cells: Cells[S, E, F]) -> Iterable[
                 allowed = " or ".join(sorted(target.name for target in law.to))
                 found = ", ".join(sorted(way.name for way in ways)) or "nothing"
                 yield f"escape law: {law.event.name} in {state.name} must lead to {allowed}, found {found}"
+
+
+def _broken_bonds(page: Declaration[S, E, F]) -> Iterable[str]:
+    for bond in page.bonds:
+        allowed = " or ".join(sorted(state.name for state in bond.into))
+        for row in page.rows:
+            bound = bond.effect in row.effects
+            if bound and row.next not in bond.into:
+                yield f"effect law: {bond.effect.name} stands only in rows that lead to {allowed}, found in {row}"
+            enters = row.next in bond.into and row.state != row.next
+            if bond.always and enters and not bound:
+                yield f"effect law: {bond.effect.name} is missing in {row}, which leads to {row.next.name}"

@@ -5,7 +5,7 @@ Owns presence; never knows sockets. The service tells the core what the socket s
 
 from enum import IntEnum
 
-from .rows import Declaration, Escape, Ignore, Row
+from .rows import Bond, Declaration, Escape, Ignore, Row
 from .table import Table
 
 
@@ -48,5 +48,11 @@ PAGE = Declaration(
     ),
     ignores=(Ignore(State.AWAY, Event.UNREACHABLE, why="it is known to be away; the grace time runs"),),
     laws=(Escape(Event.GOODBYE, to=frozenset({State.GONE})),),
+    bonds=(
+        Bond(Effect.WELCOME, into=frozenset({State.CONNECTED})),
+        Bond(Effect.START_GRACE, into=frozenset({State.AWAY})),
+        Bond(Effect.CANCEL_ALL, into=frozenset({State.GONE})),
+        Bond(Effect.FORGET, into=frozenset({State.GONE})),
+    ),
 )
 TABLE = Table(PAGE)

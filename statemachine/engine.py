@@ -5,7 +5,7 @@ Owns admission as a whole (each request's own limits are judged in `core/admissi
 
 from enum import IntEnum
 
-from .rows import Classifier, Declaration, Ignore, Row
+from .rows import Bond, Classifier, Declaration, Ignore, Row
 from .table import Table
 
 
@@ -77,6 +77,10 @@ PAGE = Declaration(
         Ignore(State.STOPPED, Event.DRAIN, why="it is at rest"),
         Ignore(State.STOPPED, Event.STOP, why="it is at rest"),
         Ignore(State.STOPPED, Event.IDLE, why="it is at rest"),
+    ),
+    bonds=(
+        Bond(Effect.START_DRAIN_TIMER, into=frozenset({State.DRAINING})),
+        Bond(Effect.DRAIN_WORKER, into=frozenset({State.STOPPED})),
     ),
 )
 TABLE = Table(PAGE)

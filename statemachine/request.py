@@ -7,7 +7,7 @@ The core steps it; SLOT follows it (causality runs WORKER -> STEP -> REQUEST -> 
 from enum import IntEnum
 from typing import Protocol
 
-from .rows import Classifier, Declaration, Escape, Ignore, Row
+from .rows import Bond, Classifier, Declaration, Escape, Ignore, Row
 from .table import Table
 
 
@@ -202,6 +202,13 @@ PAGE = Declaration(
         Escape(Event.ABANDON, to=frozenset({State.FAILED})),
         Escape(Event.INTERNAL, to=frozenset({State.FAILED})),
         Escape(Event.WORKER_LOST, to=frozenset({State.QUEUED, State.FAILED}), stays=frozenset({State.QUEUED})),
+    ),
+    bonds=(
+        Bond(Effect.END, into=frozenset({State.FINISHED, State.CANCELLED, State.FAILED})),
+        Bond(Effect.REQUEUE, into=frozenset({State.QUEUED})),
+        Bond(Effect.CHARGE, into=frozenset({State.QUEUED}), always=False),
+        Bond(Effect.SEAT, into=frozenset({State.SEED_READY}), always=False),
+        Bond(Effect.FORGIVE, into=frozenset({State.DRAFT_READY, State.ANCHOR_READY}), always=False),
     ),
 )
 TABLE = Table(PAGE)

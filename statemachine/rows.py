@@ -59,6 +59,18 @@ class Escape(Generic[S, E]):
 
 
 @attrs.frozen
+class Bond(Generic[S, F]):
+    """A law: `effect` stands only in rows that lead `into` these states, and, when `always`, in every row that enters one.
+
+    A row that stays in its state enters nothing, but may carry the effect.
+    """
+
+    effect: F
+    into: frozenset[S]
+    always: bool = True
+
+
+@attrs.frozen
 class Declaration(Generic[S, E, F]):
     """A machine's page as one value: what `check.defects` judges and `table.Table` compiles."""
 
@@ -72,6 +84,7 @@ class Declaration(Generic[S, E, F]):
     ignores: tuple[Ignore[S, E], ...] = ()
     classifiers: Mapping[E, Classifier] = attrs.field(factory=dict)
     laws: tuple[Escape[S, E], ...] = ()
+    bonds: tuple[Bond[S, F], ...] = ()
     home: S | None = None  # a state that every other must be able to reach, for machines that never end
 
 

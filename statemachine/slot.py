@@ -5,7 +5,7 @@ Owns tenancy; never touches the window's memory (the worker does). REQUEST's eff
 
 from enum import IntEnum
 
-from .rows import Declaration, Row
+from .rows import Bond, Declaration, Row
 from .table import Table
 
 
@@ -50,6 +50,11 @@ PAGE = Declaration(
         Row(State.RETIRING, Event.FAULT, State.QUARANTINED, effects=(Effect.CONDEMN,)),
         Row(State.QUARANTINED, Event.SCRUBBED, State.FREE, effects=(Effect.VACATE,)),
         Row(State.QUARANTINED, Event.LOST, State.FREE, effects=(Effect.VACATE,)),
+    ),
+    bonds=(
+        Bond(Effect.NEW_EPOCH, into=frozenset({State.HELD})),
+        Bond(Effect.VACATE, into=frozenset({State.FREE})),
+        Bond(Effect.CONDEMN, into=frozenset({State.QUARANTINED})),
     ),
 )
 TABLE = Table(PAGE)

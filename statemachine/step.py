@@ -5,7 +5,7 @@ Owns nothing but that; the report's contents are judged row by row by the core. 
 
 from enum import IntEnum
 
-from .rows import Declaration, Escape, Ignore, Row
+from .rows import Bond, Declaration, Escape, Ignore, Row
 from .table import Table
 
 
@@ -50,6 +50,15 @@ PAGE = Declaration(
         Row(State.OVERDUE, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
     ),
     ignores=(Ignore(State.OVERDUE, Event.LATE, why="it is known to be late already"),),
-    laws=(Escape(Event.WORKER_LOST, to=frozenset({State.LOST})),),
+    laws=(
+        Escape(Event.REPORTED, to=frozenset({State.RETURNED})),
+        Escape(Event.FAULTED, to=frozenset({State.RETURNED})),
+        Escape(Event.WORKER_LOST, to=frozenset({State.LOST})),
+    ),
+    bonds=(
+        Bond(Effect.CLOSE, into=frozenset({State.RETURNED, State.LOST})),
+        Bond(Effect.AWAIT_BEAT, into=frozenset({State.RETURNED})),
+        Bond(Effect.LOSE, into=frozenset({State.LOST})),
+    ),
 )
 TABLE = Table(PAGE)

@@ -7,7 +7,7 @@ core with effects, the worker itself to know what it may say. Causality starts h
 from enum import IntEnum
 from typing import Protocol
 
-from .rows import Classifier, Declaration, Escape, Ignore, Row
+from .rows import Bond, Classifier, Declaration, Escape, Ignore, Row
 from .table import Table
 
 
@@ -60,6 +60,7 @@ class Effect(IntEnum):
     GIVE_UP = 6  # fail every live request
     ASK_TO_LEAVE = 7
     ARM = 8  # start the progress timer of the new state
+    CALL_OFF = 9  # no next spawn: its timer stops
 
 
 class ReadinessFacts(Protocol):
@@ -86,15 +87,16 @@ def classify_budget(facts: BudgetFacts) -> Budget:
     return Budget.AGAIN if facts.respawns < facts.restart_budget else Budget.EXHAUSTED
 
 
+_EARLY_DEATH = (Effect.KILL, Effect.BACK_OFF)  # it never served, so nothing can be lost
 _DEATH = (Effect.KILL, Effect.LOSE_ALL, Effect.BACK_OFF)
 _LEFT = (Effect.KILL, Effect.LOSE_ALL)  # a step of retired rows may still be in flight
 
 
-def _dies(state: State) -> list[Row[State, Event, Effect]]:
+def _dies(state: State, *, effects: tuple[Effect, ...] = _DEATH) -> list[Row[State, Event, Effect]]:
     return [
-        Row(state, Event.DIED, State.DEAD, effects=_DEATH),
-        Row(state, Event.STALLED, State.DEAD, effects=_DEATH),
-        Row(state, Event.BROKE_CONTRACT, State.DEAD, effects=_DEATH),
+        Row(state, Event.DIED, State.DEAD, effects=effects),
+        Row(state, Event.STALLED, State.DEAD, effects=effects),
+        Row(state, Event.BROKE_CONTRACT, State.DEAD, effects=effects),
     ]
 
 
@@ -116,15 +118,15 @@ PAGE = Declaration(
     },
     rows=(
         Row(State.SPAWNED, Event.HELLO, State.LOADING, effects=(Effect.SEND_INIT, Effect.ARM)),
-        *_dies(State.SPAWNED),
+        *_dies(State.SPAWNED, effects=_EARLY_DEATH),
         _leaves_early(State.SPAWNED),
         Row(State.LOADING, Event.LOADED, State.WARMING, effects=(Effect.ARM,)),
-        *_dies(State.LOADING),
+        *_dies(State.LOADING, effects=_EARLY_DEATH),
         _leaves_early(State.LOADING),
         Row(State.WARMING, Event.READY, State.READY, Readiness.FULL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.DEGRADED, Readiness.PARTIAL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.ABANDONED, Readiness.SHRUNK, (Effect.KILL, Effect.GIVE_UP)),
-        *_dies(State.WARMING),
+        *_dies(State.WARMING, effects=_EARLY_DEATH),
         _leaves_early(State.WARMING),
         Row(State.READY, Event.DEGRADE, State.DEGRADED),
         *_dies(State.READY),
@@ -136,12 +138,13 @@ PAGE = Declaration(
         Row(State.DRAINING, Event.BROKE_CONTRACT, State.STOPPED, effects=_LEFT),
         Row(State.DEAD, Event.RESPAWN, State.SPAWNED, Budget.AGAIN, (Effect.SPAWN, Effect.ARM)),
         Row(State.DEAD, Event.RESPAWN, State.ABANDONED, Budget.EXHAUSTED, (Effect.GIVE_UP,)),
-        Row(State.DEAD, Event.DRAIN, State.STOPPED),
+        Row(State.DEAD, Event.DRAIN, State.STOPPED, effects=(Effect.CALL_OFF,)),
     ),
     ignores=(
         Ignore(State.DEGRADED, Event.DEGRADE, why="health lists each loss; the state is the same"),
         Ignore(State.DEAD, Event.DIED, why="the exit of a process that was already given up for dead"),
         Ignore(State.DRAINING, Event.DRAIN, why="it was asked already"),
+        Ignore(State.DRAINING, Event.DEGRADE, why="it leaves; its last step may still say what it lost"),
         Ignore(State.STOPPED, Event.DIED, why="the exit that was asked for"),
         Ignore(State.ABANDONED, Event.DIED, why="the exit of the process that was killed"),
         Ignore(State.ABANDONED, Event.DRAIN, why="there is no worker left to ask"),
@@ -149,6 +152,16 @@ PAGE = Declaration(
     laws=(
         Escape(Event.DIED, to=frozenset({State.DEAD, State.STOPPED}), stays=frozenset({State.DEAD})),
         Escape(Event.DRAIN, to=frozenset({State.DRAINING, State.STOPPED}), stays=frozenset({State.DRAINING})),
+    ),
+    bonds=(
+        Bond(Effect.SEND_INIT, into=frozenset({State.LOADING})),
+        Bond(Effect.ADOPT, into=frozenset({State.READY, State.DEGRADED}), always=False),
+        Bond(Effect.KILL, into=frozenset({State.DEAD, State.STOPPED, State.ABANDONED}), always=False),
+        Bond(Effect.LOSE_ALL, into=frozenset({State.DEAD, State.STOPPED}), always=False),
+        Bond(Effect.BACK_OFF, into=frozenset({State.DEAD})),
+        Bond(Effect.SPAWN, into=frozenset({State.SPAWNED})),
+        Bond(Effect.GIVE_UP, into=frozenset({State.ABANDONED})),
+        Bond(Effect.ASK_TO_LEAVE, into=frozenset({State.DRAINING})),
     ),
 )
 TABLE = Table(PAGE)

@@ -100,7 +100,8 @@ async def _one(client: AsyncClient, line: str, options: Row, *, passes: bool) ->
         prompt, own = _parse(line)
         result = await client.generate(prompt, **{**options, **own})
     except EngineError as error:
-        return {"token_ids": [], "text": None, "finish_reason": None, "prompt_len": None, "error": str(error)}
+        code = f"{error.code}: " if isinstance(error, Refused) else ""
+        return {"token_ids": [], "text": None, "finish_reason": None, "prompt_len": None, "error": f"{code}{error}"}
     return _row(result, passes=passes)
 
 

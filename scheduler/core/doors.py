@@ -81,9 +81,10 @@ def resume(core: "Core", event: events.Resume) -> None:
 
 
 def _worker_event(core: "Core", session: int, event: worker.Event, news: WorkerNews, *, facts: Any = None) -> None:
-    """A word of an earlier worker, or of one that is given up, changes nothing."""
+    """A word of an earlier worker, or of one that is dead or gone, changes nothing."""
     one = core.ledger.worker
-    if session == one.session and (one.state is not worker.State.DEAD or event is worker.Event.DIED):
+    gone = one.state is worker.State.DEAD or one.state in worker.PAGE.finals
+    if session == one.session and (not gone or event is worker.Event.DIED):
         core.send(Machine.WORKER, one, event, news, facts=facts)
     else:
         core.totals.reports_dropped += 1
@@ -162,7 +163,8 @@ def report(core: "Core", event: events.Report) -> None:
         return
     core.send(Machine.STEP, flying, step.Event.REPORTED, event)
     if event.lost is not None:
-        core.ledger.worker.lost.append(event.lost)
+        if event.lost not in core.ledger.worker.lost:
+            core.ledger.worker.lost.append(event.lost)
         core.send(Machine.WORKER, core.ledger.worker, worker.Event.DEGRADE, WorkerNews(event.lost))
 
 

@@ -31,7 +31,7 @@ def seat(core: "Core", one: Request, data: Any) -> None:
     core.ledger.queue.remove(one)
     chosen = core.ledger.slots[core.ledger.free.pop(0)]
     one.slot, chosen.owner = chosen.id, one.id
-    one.seeded_len = one.held_len = 0
+    one.seeded_len = one.held_len = one.last_step_id = 0  # step ids of an earlier session say nothing now
     core.ledger.seated[one.id] = one
     core.send(Machine.SLOT, chosen, slot.Event.TAKE)
 
@@ -197,6 +197,10 @@ def spawn(core: "Core", one: Worker, data: Any) -> None:
     core.emit(events.SpawnWorker(one.session))
 
 
+def call_off(core: "Core", one: Worker, data: Any) -> None:
+    core.ledger.stop_timer(Timer.RESPAWN)
+
+
 def give_up(core: "Core", one: Worker, data: Any) -> None:
     for live in list(core.ledger.requests.values()):
         core.send(Machine.REQUEST, live, request.Event.ABANDON, Ending("WORKER_LOST", one.reason))
@@ -236,7 +240,7 @@ def accept(core: "Core", one: Engine, submit: events.Submit) -> None:
     )
     ledger.next_order += 1
     if submit.deadline_ns is not None:
-        heappush(ledger.deadlines, (submit.deadline_ns, made.id))
+        heappush(ledger.deadlines, (submit.deadline_ns, made.order, made.id))
     made.max_restarts = core.limits.max_restarts
     made.fired = [0] * len(core.tables[Machine.REQUEST].listing)
     ledger.requests[made.id] = made
@@ -304,6 +308,7 @@ WORKER_HANDLERS: Mapping[worker.Effect, Handler] = {
     worker.Effect.GIVE_UP: give_up,
     worker.Effect.ASK_TO_LEAVE: ask_to_leave,
     worker.Effect.ARM: arm,
+    worker.Effect.CALL_OFF: call_off,
 }
 CLIENT_HANDLERS: Mapping[client.Effect, Handler] = {
     client.Effect.WELCOME: welcome,

@@ -10,7 +10,7 @@ import attrs
 # ---- what a request asks for ------------------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Params:
     """What the worker must know to sample for a request; the core carries it and looks at nothing in it."""
 
@@ -24,7 +24,7 @@ class Params:
     passes: bool = False  # report the verified draft and its confidences
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Options:
     """What the core must know of a request."""
 

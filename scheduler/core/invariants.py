@@ -5,82 +5,113 @@ Owns the judgement only. Tests, the explorer and paranoid services call `check` 
 
 from collections.abc import Iterator
 
-from ...statemachine import request, slot, step, worker
+from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import LocalError
 from .events import Scrub
-from .ledger import Ledger
+from .ledger import Ledger, Timer
 
 SERVING = frozenset({worker.State.READY, worker.State.DEGRADED})
-UNSEATED = frozenset({request.State.QUEUED})
+AT_WORK = SERVING | {worker.State.DRAINING}
+WITHOUT_PROGRESS = frozenset({worker.State.DEAD, *worker.PAGE.finals})
+HOLDING = frozenset({request.State.DRAFT_READY, request.State.VERIFYING})
 
 
 def check(ledger: Ledger) -> None:
     """Raise `LocalError` listing every broken invariant."""
-    broken = [*_requests(ledger), *_slots(ledger), *_step(ledger), *_clients(ledger)]
+    named = frozenset() if ledger.step is None else frozenset(row.slot for row in ledger.step.rows)
+    broken = [
+        *_requests(ledger, named),
+        *_orders(ledger),
+        *_slots(ledger, named),
+        *_step(ledger, named),
+        *_worker(ledger),
+        *_clients(ledger),
+        *_timers(ledger),
+    ]
     if broken:
         raise LocalError("ledger: " + "; ".join(broken))
 
 
-def _requests(ledger: Ledger) -> Iterator[str]:
+def _requests(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
     for key, one in ledger.requests.items():
-        name = f"request {key} ({one.state.name})"
-        if one.state in request.FINALS:
+        state, held = one.state, one.slot
+        name = f"request {key} ({state.name})"
+        if state in request.FINALS:
             yield f"{name} is over but still in the ledger"
-        if (one.slot is None) != (one.state in UNSEATED):
-            yield f"{name} holds slot {one.slot}"
-        if (key in ledger.seated) != (one.slot is not None):
-            yield f"{name} is{'' if key in ledger.seated else ' not'} among the seated with slot {one.slot}"
-        if (one in ledger.queue) != (one.state is request.State.QUEUED):
-            yield f"{name} and the queue disagree"
-        if (one.held_len > 0) != (one.state in (request.State.DRAFT_READY, request.State.VERIFYING)) and (
-            one.state is not request.State.STEPPING
-        ):
+        if (held is None) != (state is request.State.QUEUED):
+            yield f"{name} holds slot {held}"
+        if (key in ledger.seated) != (held is not None):
+            yield f"{name} is{'' if key in ledger.seated else ' not'} among the seated with slot {held}"
+        if (one.held_len > 0) != (state in HOLDING) and state is not request.State.STEPPING:
             yield f"{name} holds {one.held_len} drafts"
         if len(one.output) > one.options.max_tokens:
             yield f"{name} has {len(one.output)} tokens of at most {one.options.max_tokens}"
-        if one.slot is not None and ledger.slots[one.slot].owner != key:
-            yield f"{name} and slot {one.slot} disagree on the owner ({ledger.slots[one.slot].owner})"
-        in_flight = ledger.step is not None and any(row.slot == one.slot for row in ledger.step.rows)
-        if (one.state in request.IN_FLIGHT) != in_flight:
+        if held is not None and ledger.slots[held].owner != key:
+            yield f"{name} and slot {held} disagree on the owner ({ledger.slots[held].owner})"
+        if (state in request.IN_FLIGHT) != (held in named):
             yield f"{name} and the step in flight disagree"
-    orders = [one.order for one in ledger.queue]
-    if orders != sorted(set(orders)):
-        yield f"the queue is out of accept order: {orders}"
 
 
-def _slots(ledger: Ledger) -> Iterator[str]:
+def _orders(ledger: Ledger) -> Iterator[str]:
+    """The queue holds every queued request once, in accept order; whoever is seated is live."""
+    waiting = [one.order for one in ledger.requests.values() if one.state is request.State.QUEUED]
+    queued = [one.order for one in ledger.queue]
+    if queued != sorted(waiting):
+        yield f"the queue is {queued}, expected {sorted(waiting)} (accept order)"
+    for key in ledger.seated:
+        if key not in ledger.requests:
+            yield f"request {key} is seated but over"
+
+
+def _slots(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
     for one in ledger.slots:
-        name = f"slot {one.id} ({one.state.name})"
-        if (one.owner is not None) != (one.state is slot.State.HELD):
+        state = one.state
+        name = f"slot {one.id} ({state.name})"
+        if (one.owner is not None) != (state is slot.State.HELD):
             yield f"{name} has owner {one.owner}"
         if one.owner is not None and one.owner not in ledger.requests:
             yield f"{name} is held by request {one.owner}, which is over"
-        if (one.id in ledger.free) != (one.state is slot.State.FREE):
+        if (one.id in ledger.free) != (state is slot.State.FREE):
             yield f"{name} and the free list disagree"
-        if (one.id in ledger.condemned) != (one.state is slot.State.QUARANTINED):
+        if (one.id in ledger.condemned) != (state is slot.State.QUARANTINED):
             yield f"{name} and the condemned list disagree"
-        named = ledger.step is not None and any(row.slot == one.id for row in ledger.step.rows)
-        if one.state is slot.State.RETIRING and not named:
+        if state is slot.State.RETIRING and one.id not in named:
             yield f"{name} waits for a step that does not name it"
     for listed in (ledger.free, ledger.condemned):
         if len(set(listed)) < len(listed):
             yield f"a slot is listed twice: {listed}"
 
 
-def _step(ledger: Ledger) -> Iterator[str]:
-    if ledger.step is None:
+def _step(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
+    flying = ledger.step
+    if flying is None:
         return
-    if ledger.step.state not in (step.State.SENT, step.State.OVERDUE):
-        yield f"step {ledger.step.id} is {ledger.step.state.name} but still in flight"
-    if ledger.worker.state not in SERVING | {worker.State.DRAINING}:
-        yield f"step {ledger.step.id} is in flight while the worker is {ledger.worker.state.name}"
-    named = [row.slot for row in ledger.step.rows]
-    if not named or len(set(named)) < len(named):
-        yield f"step {ledger.step.id} names slots {named}"
-    for row in ledger.step.rows:
+    if flying.state not in (step.State.SENT, step.State.OVERDUE):
+        yield f"step {flying.id} is {flying.state.name} but still in flight"
+    if ledger.worker.state not in AT_WORK:
+        yield f"step {flying.id} is in flight while the worker is {ledger.worker.state.name}"
+    if not named or len(named) < len(flying.rows):
+        yield f"step {flying.id} names slots {[row.slot for row in flying.rows]}"
+    for row in flying.rows:
         held = ledger.slots[row.slot]
-        if not isinstance(row, Scrub) and row.epoch != held.epoch:
-            yield f"step {ledger.step.id} names slot {row.slot} epoch {row.epoch}, the ledger has {held.epoch}"
+        if type(row) is not Scrub and row.epoch != held.epoch:  # type: ignore[union-attr]
+            yield f"step {flying.id} names slot {row.slot} epoch {row.epoch}, the ledger has {held.epoch}"  # type: ignore[union-attr]
+
+
+def _worker(ledger: Ledger) -> Iterator[str]:
+    one = ledger.worker
+    if one.state in SERVING and one.capacity is None:
+        yield "the worker serves, but what it can do is not known"
+    if one.state in SERVING and bool(one.lost) != (one.state is worker.State.DEGRADED):
+        yield f"the worker is {one.state.name} and has lost {one.lost}"
+    if ledger.seated and one.state not in SERVING:
+        yield f"requests {list(ledger.seated)} hold slots of a worker that is {one.state.name}"
+    if ledger.condemned and one.state not in AT_WORK:
+        yield f"slots {ledger.condemned} wait for a scrub by a worker that is {one.state.name}"
+    if ledger.engine.state is engine.State.STOPPED and ledger.requests:
+        yield f"the engine is STOPPED and requests {list(ledger.requests)} are live"
+    if ledger.engine.state is engine.State.DRAINING and not ledger.requests:
+        yield "the engine is DRAINING and no request is live"
 
 
 def _clients(ledger: Ledger) -> Iterator[str]:
@@ -92,3 +123,18 @@ def _clients(ledger: Ledger) -> Iterator[str]:
         owner = ledger.clients.get(live.client)
         if owner is None or live.id not in owner.requests:
             yield f"request {live.id} belongs to client {live.client}, which does not list it"
+
+
+def _timers(ledger: Ledger) -> Iterator[str]:
+    """A timer runs exactly while the state that it is for lasts."""
+    expected = {(Timer.GRACE, key) for key, one in ledger.clients.items() if one.state is client.State.AWAY}
+    if ledger.worker.state not in WITHOUT_PROGRESS:
+        expected.add((Timer.PROGRESS, 0))
+    if ledger.worker.state is worker.State.DEAD:
+        expected.add((Timer.RESPAWN, 0))
+    if ledger.step is not None and ledger.step.state is step.State.SENT:
+        expected.add((Timer.OVERDUE, 0))
+    if ledger.engine.state is engine.State.DRAINING:
+        expected.add((Timer.DRAIN, 0))
+    if expected != ledger.timers.keys():
+        yield f"timers run for {sorted(ledger.timers)}, expected {sorted(expected)}"

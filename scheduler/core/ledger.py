@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from ...statemachine import client, engine, request, slot, step, worker
-from .events import CommandRow, Options, WorkerReady
+from .events import CommandRow, Decode, Options, Seed, WorkerReady
 
 R = TypeVar("R", bound="Record")
 
@@ -149,7 +149,8 @@ class Ledger:
         self.engine = Engine()
         # Of each timer its delay, and when it is due. Inputs carry no time, so the next Tick says from when it counts.
         self.timers: dict[tuple[Timer, int], tuple[int, int | None]] = {}
-        self.deadlines: list[tuple[int, int]] = []  # heap of (deadline, request); those of ended requests are skipped
+        # Heap of (deadline, order, request); those of ended requests are skipped, their id may have a new owner.
+        self.deadlines: list[tuple[int, int, int]] = []
 
     def start_timer(self, timer: Timer, delay_ns: int, *, subject: int = 0) -> None:
         self.timers[timer, subject] = (delay_ns, None)
@@ -180,47 +181,74 @@ class Ledger:
     def fingerprint(self) -> tuple[Any, ...]:
         """A canonical value: ledgers with equal fingerprints behave alike. Ids keep their accept order, epochs and
         step ids are taken relative to the present, times relative to now; what only counts is left out."""
-        rank = {one.id: index for index, one in enumerate(sorted(self.requests.values(), key=lambda r: r.order))}
+        now = self.now_ns
+        rank = {one.id: index for index, one in enumerate(sorted(self.requests.values(), key=_by_order))}
+        waited = sorted(self.seated.values(), key=_by_wait)  # the last step ids themselves do not matter
         return (
-            tuple(
-                (
-                    rank[one.id],
-                    one.state,
-                    one.client,
-                    one.slot,
-                    one.prompt,
-                    tuple(one.output),
-                    one.held_len,
-                    one.seeded_len,
-                    one.restarts,
-                )
-                for one in self.requests.values()
-            ),
-            tuple(rank[one.id] for one in self.queue),
-            tuple(rank[key] for key in self.seated),
-            tuple((one.state, None if one.owner is None else rank[one.owner]) for one in self.slots),
+            tuple([_request_print(one, rank[one.id]) for one in self.requests.values()]),
+            tuple([rank[one.id] for one in self.queue]),
+            tuple([rank.get(key) for key in self.seated]),
+            tuple([rank.get(one.id) for one in waited]),
+            tuple([(int(one.state), None if one.owner is None else rank.get(one.owner)) for one in self.slots]),
             tuple(self.free),
             tuple(self.condemned),
-            tuple(rank.get(key) for key in self.suspects),
+            tuple([rank.get(key) for key in self.suspects]),
             self._step_print(),
-            (self.worker.state, self.worker.respawns, self.worker.capacity is None, tuple(self.worker.lost)),
-            tuple((one.id, one.state) for one in self.clients.values()),
-            self.engine.state,
+            self._worker_print(),
+            tuple([(one.id, int(one.state)) for one in self.clients.values()]),
+            int(self.engine.state),
             tuple(
                 sorted(
-                    (key, delay, -1 if due is None else due - self.now_ns) for key, (delay, due) in self.timers.items()
+                    [
+                        (int(timer), subject, delay, -1 if due is None else due - now)
+                        for (timer, subject), (delay, due) in self.timers.items()
+                    ]
                 )
             ),
-            tuple(sorted((due - self.now_ns, rank[key]) for due, key in self.deadlines if key in rank)),
+            tuple(sorted([(due - now, rank[key]) for due, order, key in self.deadlines if self._owns(key, order)])),
         )
+
+    def _owns(self, key: int, order: int) -> bool:
+        return key in self.requests and self.requests[key].order == order
+
+    def _worker_print(self) -> tuple[Any, ...]:
+        one = self.worker
+        return (int(one.state), one.respawns, None if one.capacity is None else one.capacity.block_len, *one.lost)
 
     def _step_print(self) -> tuple[Any, ...] | None:
         if self.step is None:
             return None
-        rows = []
+        rows: list[tuple[int, ...]] = []
         for row in self.step.rows:
-            epoch = getattr(row, "epoch", None)
-            age = None if epoch is None else self.slots[row.slot].epoch - epoch
-            lens = tuple(getattr(row, name, None) for name in ("draft_len", "propose_len", "start_pos", "last"))
-            rows.append((type(row).__name__, row.slot, age, lens))
-        return (self.step.state, tuple(rows))
+            if type(row) is Decode:
+                rows.append((row.slot, self.slots[row.slot].epoch - row.epoch, row.draft_len, row.propose_len))
+            elif type(row) is Seed:
+                age, ends = self.slots[row.slot].epoch - row.epoch, row.start_pos + len(row.token_ids)
+                rows.append((row.slot, age, row.propose_len, row.start_pos, ends, row.last))
+            else:
+                rows.append((row.slot,))
+        return (int(self.step.state), *rows)
+
+
+def _by_order(one: Request) -> int:
+    return one.order
+
+
+def _by_wait(one: Request) -> tuple[int, int]:
+    return one.last_step_id, one.order
+
+
+def _request_print(one: Request, rank: int) -> tuple[Any, ...]:
+    return (
+        rank,
+        int(one.state),
+        one.client,
+        one.slot,
+        one.prompt,
+        tuple(one.output),
+        one.options,
+        one.held_len,
+        one.seeded_len,
+        one.restarts,
+        one.max_restarts,
+    )

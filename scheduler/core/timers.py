@@ -29,8 +29,9 @@ def fire(core: "Core") -> None:
             _ring(core, *key)
             core.settle_cascade()
     while ledger.deadlines and ledger.deadlines[0][0] <= now:
-        one = ledger.requests.get(heappop(ledger.deadlines)[1])
-        if one is not None:
+        _, order, owner = heappop(ledger.deadlines)
+        one = ledger.requests.get(owner)
+        if one is not None and one.order == order:  # the id may be a later request's by now
             ending = Ending("DEADLINE", "its deadline_ms passed before it was done")
             core.send(Machine.REQUEST, one, request.Event.DEADLINE, ending)
             core.settle_cascade()

@@ -182,7 +182,7 @@ class Conversation:
         if message.request_id is None:
             self.fail_all(error)
             return None
-        sink = self._live.pop(message.request_id, None) or self._answered(message.request_id)
+        sink = self._answered(message.request_id) or self._live.pop(message.request_id, None)
         if sink is not None:
             sink.put(error)
         return None

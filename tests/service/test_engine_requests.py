@@ -152,6 +152,25 @@ def test_l054_the_checkpoints_eos_stops_unless_it_is_ignored(serve: Serve) -> No
     assert client.generate(PROMPT, max_tokens=20, ignore_eos=True).token_ids == tokens
 
 
+def test_a_request_that_came_before_the_worker_was_ready_knows_its_eos_and_its_vocabulary(
+    serve: Serve, tmp_path: Any
+) -> None:
+    tokens = reference(PROMPT, 20)
+    gate = tmp_path / "gate"
+    client = serve(target=f"scripted:mean=8,stop={tokens[5]},gate={gate}").client(ready=False)
+    good, bad, gone = (client.submit([*prompt], max_tokens=20) for prompt in (PROMPT, [1000], PROMPT))
+    cancelling = threading.Thread(target=gone.cancel)
+    cancelling.start()
+    assert client.health().worker in ("SPAWNED", "LOADING")
+    gate.touch()
+    cancelling.join()
+    assert good.result().token_ids == tokens[: tokens.index(tokens[5]) + 1]
+    with pytest.raises(Refused) as caught:
+        bad.result()
+    assert caught.value.code == "BAD_TOKEN"
+    assert gone.result().finish_reason in ("cancelled", "stop")
+
+
 def test_l056_an_eos_that_only_the_drafter_proposes_ends_nothing(serve: Serve) -> None:
     tokens = reference(PROMPT, 40)
     stop = next(token for token in range(1000) if token not in tokens)

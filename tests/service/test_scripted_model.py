@@ -116,6 +116,7 @@ def test_the_anchor_is_not_in_the_window_that_another_slot_inherits() -> None:
         (Decode(0, 1, 8, 0), "HELD"),
         (Decode(0, 1, 3, 8), "LIMIT"),
         (Seed(0, 1, 5, [1], True, 0, PARAMS, 0, None), "POSITION"),
+        (Seed(0, 1, 6, [1], True, 0, PARAMS, 0, None), "POSITION"),
         (Seed(1, 1, 1, [1], True, 0, PARAMS, 0, Open()), "POSITION"),
         (Seed(1, 1, 0, [], True, 0, PARAMS, 0, Open()), "LIMIT"),
         (Seed(1, 1, 0, [1] * 201, True, 0, PARAMS, 0, Open()), "LIMIT"),
