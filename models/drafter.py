@@ -113,11 +113,11 @@ class DSparkDrafter:
             x = layer.close(x, attend(index, q, k, v).view(rows * size, -1))
         return self.norm(x).view(rows, size, -1)
 
-    def propose(self, hidden: Tensor, anchors: Tensor, pick: Pick) -> Proposal:
+    def propose(self, hidden: Tensor, anchors: Tensor, pick: Pick, *, with_confidence: bool = True) -> Proposal:
         """The sequential stage: B tokens, each biased by the one before it.
 
         hidden: [rows, B, d] from `block`; anchors: [rows] int64; pick(index, logits [rows, V] float32) -> [rows] int64
-        is called once for each block position in order.
+        is called once for each block position in order. Without `with_confidence` the confidence head stays unread.
         """
         ordered = hidden.transpose(0, 1)  # [B, rows, d]: a position's rows lie together
         base = linear(ordered, self.lm_head).float()  # [B, rows, V]
@@ -126,5 +126,7 @@ class DSparkDrafter:
         for index in range(self.block_size):
             previous.append(pick(index, chain.logits(index, previous[-1])))
         tokens = torch.stack(previous, 1)  # [rows, 1 + B]
-        confidence = self.confidence.logits(hidden, tokens[:, :-1]) if self.confidence is not None else None
+        confidence = None
+        if with_confidence and self.confidence is not None:
+            confidence = self.confidence.logits(hidden, tokens[:, :-1])
         return Proposal(tokens[:, 1:], confidence)

@@ -69,7 +69,7 @@ class Phases:
 
     def draft(self, jobs: Sequence[Job]) -> None:
         """Draft a block for every row that keeps some of it."""
-        rows = [job for job in jobs if job.propose_len > 0 and job.samples]
+        rows = sorted((job for job in jobs if job.propose_len > 0 and job.samples), key=lambda job: job.slot)
         if rows and self.proposer is not None:
             self.proposer.propose(rows, self.samplings.of([job.params for job in rows]))
 
@@ -101,7 +101,8 @@ class Phases:
         if positions is None:
             drawn = logits.argmax(-1).tolist()
         else:
-            drawn = draw(logits, _spread(sampling, widths), positions, TARGET).tolist()
+            noise = self._shared_noise(jobs, sampling)
+            drawn = draw(logits, _spread(sampling, widths), positions, TARGET, noise=noise).tolist()
         first = 0
         for job, width in zip(jobs, widths, strict=True):
             tokens = drawn[first : first + width]
@@ -111,6 +112,18 @@ class Phases:
             while accepted < len(draft) and draft[accepted] == tokens[accepted]:
                 accepted += 1
             job.accepted_len, job.emitted = accepted, tokens[: accepted + 1]
+
+    def _shared_noise(self, jobs: list[Job], sampling: Sampling) -> Tensor | None:
+        """The noise that these rows' drafts were drawn with, if all of them have it: it is computed once a position."""
+        if not sampling.any_sampled or sampling.max_top_k:
+            return None
+        parts = []
+        for job in jobs:
+            noise = self.windows.table[job.slot].noise if job.draft_len is not None else None
+            if noise is None:
+                return None
+            parts.append(noise[: job.width])
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _accept_by_rejection(self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling) -> None:
         """Rows are padded to the widest; what lies beyond a row's draft_len never counts."""
@@ -195,7 +208,7 @@ class Phases:
                 window.pending, window.pending_len = [], 0
                 window.context_len = window.length
             window.params = job.params
-            window.held, window.confidence = [], None
+            window.held, window.confidence, window.noise = [], None, None
             window.anchor = job.emitted[-1] if job.samples else None
             self.windows.table[job.slot] = window
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..models.drafter import DSparkDrafter
 from ..models.parameters import Sampling
-from ..models.sampling import DRAFT, TARGET, draw, draw_with_probs
+from ..models.sampling import DRAFT, TARGET, draw, draw_with_probs, noise_for
 from .attention import BlockAttention
 from .batch import Job
 from .windows import Store, Windows
@@ -22,31 +22,45 @@ class Proposer:
         self.drafter, self.windows, self.context, self.rejection = drafter, windows, context, rejection
 
     def propose(self, jobs: list[Job], sampling: Sampling) -> None:
-        """Draft for `jobs`, in their order; `sampling` has one entry for each of them."""
-        jobs = sorted(jobs, key=lambda job: job.slot) if not sampling.any_sampled else jobs
+        """Draft for `jobs`; `sampling` has one entry for each of them, in their order."""
         table, device = self.windows.table, self.drafter.device
         slots = [job.slot for job in jobs]
         starts = [table[slot].length for slot in slots]
-        anchors = torch.tensor([table[slot].anchor for slot in slots], device=device)
-        start_pos = torch.tensor(starts, device=device)
+        packed = torch.tensor([[table[slot].anchor for slot in slots], starts], device=device)
+        anchors, start_pos = packed.unbind(0)
         attend = BlockAttention(self.context, self.windows, slots=slots, starts=starts)
         hidden = self.drafter.block(anchors, start_pos, attend)
+        noise = self._noise(sampling, start_pos)
 
         def pick(index: int, logits: Tensor) -> Tensor:
             if not sampling.any_sampled:
                 return logits.argmax(-1)
             at = start_pos + (index + 1)
             if not self.rejection or self.windows.probs is None:
-                return draw(logits, sampling, at, TARGET)
+                return draw(logits, sampling, at, TARGET, noise=None if noise is None else noise[index])
             token_ids, probs = draw_with_probs(logits, sampling, at, DRAFT)
             self.windows.probs[slots, index] = probs
             return token_ids
 
-        proposal = self.drafter.propose(hidden, anchors, pick)
+        asked = any(job.params.passes for job in jobs)
+        proposal = self.drafter.propose(hidden, anchors, pick, with_confidence=asked)
         drafts = proposal.token_ids.tolist()
-        asked = proposal.confidence_logits is not None and any(job.params.passes for job in jobs)
-        confidence = proposal.confidence_logits.tolist() if asked and proposal.confidence_logits is not None else None
+        confidence = None if proposal.confidence_logits is None else proposal.confidence_logits.tolist()
         for index, job in enumerate(jobs):
             window = table[job.slot]
             window.held = drafts[index][: job.propose_len]
             window.confidence = None if confidence is None else confidence[index][: job.propose_len]
+            window.noise = None if noise is None else noise[:, index]
+
+    def _noise(self, sampling: Sampling, start_pos: Tensor) -> Tensor | None:
+        """The noise of the B + 1 positions after each anchor, [B + 1, rows, V]: the target draws with the same.
+
+        None where none is shared: greedy rows, rejection, and top-k, which needs few tokens' noise only.
+        """
+        if not sampling.any_sampled or self.rejection or sampling.max_top_k:
+            return None
+        rows, depth = start_pos.shape[0], self.drafter.block_size + 1
+        ahead = torch.arange(1, depth + 1, device=start_pos.device).view(-1, 1)
+        each = sampling.at(torch.arange(rows, device=start_pos.device).repeat(depth))
+        vocab_size = self.drafter.config.vocab_size
+        return noise_for(each, (start_pos + ahead).view(-1), vocab_size, TARGET).view(depth, rows, vocab_size)

@@ -25,6 +25,7 @@ class Window:
         "epoch",
         "held",
         "length",
+        "noise",
         "params",
         "pending",
         "pending_len",
@@ -39,6 +40,7 @@ class Window:
         self.anchor: int | None = None
         self.held: list[int] = []
         self.confidence: list[float] | None = None  # of the held draft
+        self.noise: Tensor | None = None  # [B + 1, V]: what the draft was drawn with, for the verify pass
         self.params: Any = None
 
 
