@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def main() -> None:
     texts = [json.loads(line)["prompt"] for line in pair.prompts.read_text().splitlines()][: arguments.prompts]
     prompts = [tokenizer.encode(text).ids for text in texts]
     bare = BareLoop(pair.target)
-    common: dict[str, Any] = {"target": str(pair.target), "num_slots": 1, "log": open(os.devnull, "w")}  # noqa: SIM115
+    common: dict[str, Any] = {"target": str(pair.target), "num_slots": 1, "log": subprocess.DEVNULL}
     with local(**common, policy="fixed:0") as plain, local(**common, drafter=str(pair.drafter)) as spec:
         ways = {
             "bare": lambda ids: bare.generate(ids, arguments.max_tokens),

@@ -213,4 +213,6 @@ class Service:
             ok, engine, worker, reasons = self.core.health()
             return wire.Health(ok=ok, engine=engine, worker=worker, reasons=reasons)
         dropped = {"client_frames_dropped": self.clients.drops.count, "worker_frames_dropped": self.worker.drops.count}
-        return wire.Stats(values={**self.core.stats(), **dropped, "early_len": self.clients.num_early})
+        return wire.Stats(
+            values={**self.core.stats(), **self.worker.times, **dropped, "early_len": self.clients.num_early}
+        )

@@ -22,6 +22,8 @@ log = structlog.get_logger()
 WorkerOutput = events.SpawnWorker | events.KillWorker | events.SendInit | events.SendDrain | events.Command
 LEAVE_S = 2.0  # for a worker that said goodbye to exit by itself
 
+TIMES = ("target_ns", "draft_ns", "cpu_ns", "wait_ns")
+
 
 class WorkerEdge:
     """`init` makes the settings of a session; `on_ready` hears each READY as it travelled, before the core does."""
@@ -40,6 +42,7 @@ class WorkerEdge:
         self.drops = Drops("worker_frame_dropped")
         self.next_ping_ns: int | None = None  # None: not serving, or a step is in flight
         self.session = 0
+        self.times = dict.fromkeys(("steps_timed", *TIMES), 0)
         self.registered: int | None = None
         self._heartbeat_ns = int(heartbeat_s * 1e9)
         self._init = init
@@ -128,9 +131,17 @@ class WorkerEdge:
             return
         if isinstance(message, wire.Ready):
             self._on_ready(message)
+        elif isinstance(message, wire.Report):
+            self._count(message)
         if isinstance(message, wire.Ready | wire.Report | wire.StepFault | wire.Pong):
             self.next_ping_ns = now_ns + self._heartbeat_ns
         yield worker_event(message)
+
+    def _count(self, report: wire.Report) -> None:
+        """Where the time of steps goes, summed since the start; the worker measures all of it."""
+        self.times["steps_timed"] += 1
+        for name in TIMES:
+            self.times[name] += getattr(report, name)
 
     def _send(self, message: wire.ToWorker) -> None:
         """Without a worker there is nobody to send to: the core hears of its death by itself."""

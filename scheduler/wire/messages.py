@@ -162,7 +162,8 @@ class Ready(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """One row for each row of the command, in its order. Times in nanoseconds; `cpu_ns` is thread CPU time."""
+    """One row for each row of the command, in its order. Times in nanoseconds; `cpu_ns` is thread CPU time, `wait_ns`
+    how long the worker had waited for the command since its last report: scheduler and wire, when work never ends."""
 
     session: int
     step_id: int
@@ -170,6 +171,7 @@ class Report(Message, frozen=True):
     target_ns: int = 0
     draft_ns: int = 0
     cpu_ns: int = 0
+    wait_ns: int = 0
     lost: str | None = None
 
 

@@ -8,10 +8,12 @@ import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from typing import Protocol
 
 import attrs
+import msgspec
 import structlog
 import zmq
 
@@ -145,6 +147,7 @@ class _Worker:
         self._state = machine.State.SPAWNED
         self._last_step_id = 0
         self._last_reply = b""
+        self._replied_ns = 0
 
     def serve(self, token: str) -> int:
         try:
@@ -193,9 +196,13 @@ class _Worker:
         """Run step last + 1 and remember its reply; a fault consumes the number too, for it was answered."""
         expected = self._last_step_id + 1
         if step.step_id == expected:
+            waited_ns = time.monotonic_ns() - self._replied_ns if self._replied_ns else 0
             reply = self._run(step)
+            if isinstance(reply, Report):
+                reply = msgspec.structs.replace(reply, wait_ns=waited_ns)
             self._last_step_id = expected
             self._last_reply = self._channel.send(reply)
+            self._replied_ns = time.monotonic_ns()
             if isinstance(reply, Report) and reply.lost is not None:
                 self._move(machine.Event.DEGRADE)
         elif step.step_id == self._last_step_id:
