@@ -14,7 +14,6 @@ from typing import Any
 
 from ..wire.client import Client
 from .config import Settings
-from .supervisor import child_environment
 
 _STOP_S = 10.0
 
@@ -43,7 +42,7 @@ def local(*, wait_s: float = 120.0, timeout_s: float = 30.0, log: Any = None, **
 def start(settings: Settings, *, log: Any = None) -> "subprocess.Popen[bytes]":
     """Start an engine as a child that dies with us."""
     command = [sys.executable, "-m", f"{__package__}.run", settings.to_json(), "--parent-pid", str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=child_environment())
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> int:

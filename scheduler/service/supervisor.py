@@ -8,7 +8,6 @@ import secrets
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import attrs
 import structlog
@@ -18,6 +17,9 @@ from ..core import events
 
 log = structlog.get_logger()
 TOKEN_VARIABLE = "DSPARKD_WORKER_TOKEN"
+# What a worker's process wants of its libraries, unless the user's environment says otherwise: threads that sleep while
+# they wait (spinning ones cost shared cores dearly), and huge pages for weights (a pass streams all of them).
+HABITS = {"OMP_WAIT_POLICY": "PASSIVE", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 
@@ -47,7 +49,7 @@ class Supervisor:
         token = secrets.token_urlsafe(24)
         command = [sys.executable, "-m", _PACKAGE, "worker", "--connect", self.address]
         command += ["--session", str(session), "--parent-pid", str(os.getpid())]
-        environment = {**child_environment(), TOKEN_VARIABLE: token, "OMP_WAIT_POLICY": "PASSIVE"}
+        environment = {**HABITS, **os.environ, TOKEN_VARIABLE: token}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
         self._child = Child(session, token, process, os.pidfd_open(process.pid))
         log.info("worker_spawned", session=session, pid=process.pid)
@@ -95,16 +97,6 @@ class Supervisor:
             raise LocalError(f"worker session {child.session} is not the present one")
         os.close(child.pidfd)
         self._child = None
-
-
-def child_environment() -> dict[str, str]:
-    """Our environment, with the folder that this very package was imported from in front of a child's path."""
-    package_file = sys.modules[_PACKAGE].__file__
-    if package_file is None:
-        raise LocalError(f"package {_PACKAGE} has no file")
-    home = str(Path(package_file).parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": home if not inherited else f"{home}{os.pathsep}{inherited}"}
 
 
 def exit_reason(code: int) -> str:

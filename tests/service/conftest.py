@@ -202,11 +202,7 @@ def run_python() -> Callable[[str], "subprocess.CompletedProcess[str]"]:
     """Run code in a fresh interpreter that imports the same package."""
     import sys
 
-    from dsparkd.scheduler.service.supervisor import child_environment
-
     def run(code: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-c", code], env=child_environment(), capture_output=True, text=True, timeout=DEADLINE_S
-        )
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE_S)
 
     return run

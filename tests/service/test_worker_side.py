@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import zmq
-from dsparkd.scheduler.service.supervisor import child_environment
 from dsparkd.scheduler.trace.scripted import Faults, ScriptedModel
 from dsparkd.scheduler.trace.scripted_backend import ScriptedBackend
 from dsparkd.scheduler.wire import codec
@@ -152,7 +151,7 @@ def test_a_worker_dies_with_its_parent(moment: str, eventually: Any, is_alive: C
             " '--session', '1', '--parent-pid', str(os.getpid())])\n"
             "sys.stdin.read()\n"
         )
-        parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=child_environment())
+        parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
         try:
             assert router.socket.poll(60_000)
             identity, (frame,) = router.receive(1)[0]
