@@ -125,7 +125,7 @@ def _read_shared(fields: Fields, architecture: str) -> ModelConfig:
         rope_scaling=scaling,
         tie_word_embeddings=fields.flag("tie_word_embeddings", default=False),
         attention_bias=fields.flag("attention_bias", default=False),
-        dtype=fields.choice("dtype" if "dtype" in fields.values else "torch_dtype", DTYPES),
+        dtype=fields.choice(fields.spelling("dtype", "torch_dtype"), DTYPES),
     )
     if shared.num_kv_heads and shared.num_heads % shared.num_kv_heads:
         fields.wrong("num_attention_heads", f"a multiple of num_key_value_heads = {shared.num_kv_heads}")
@@ -152,7 +152,7 @@ def _check_architecture(fields: Fields, architecture: str) -> None:
 
 def _read_rope(fields: Fields) -> tuple[float, RopeScaling | None]:
     """Rotary base and scaling from either spelling. Unknown kinds and unknown keys are refused by name."""
-    key = "rope_parameters" if fields.values.get("rope_parameters") is not None else "rope_scaling"
+    key = fields.spelling("rope_parameters", "rope_scaling")
     raw = fields.values.get(key)
     if raw is None:
         return fields.number("rope_theta"), None
@@ -161,6 +161,8 @@ def _read_rope(fields: Fields) -> tuple[float, RopeScaling | None]:
         return 1.0, None
     rope = Fields(raw, fields.problems, prefix=f"{key}.")
     theta = rope.number("rope_theta") if "rope_theta" in raw else fields.number("rope_theta")
+    if fields.values.get("rope_theta", theta) != theta:
+        fields.wrong("rope_theta", f"{theta}, as {key} says")
     kind = raw.get("rope_type", raw.get("type"))
     known = {"rope_type", "type", "rope_theta"}
     scaling: dict[str, float | str] | None = None

@@ -4,7 +4,7 @@ Owns the wording of a problem: key, value, expectation. Never decides what a key
 """
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def read_json(path: Path, problems: list[str]) -> dict[str, Any]:
     except FileNotFoundError:
         problems.append(f"{path.name}: expected a file in {path.parent}, found none")
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name}: expected readable JSON, found {error}")
         return {}
     if not isinstance(value, dict):
@@ -42,6 +42,14 @@ class Fields:
         found = repr(self.values[key]) if key in self.values else "absent"
         self.problems.append(f"{self.prefix}{key} = {found}: expected {expectation}")
 
+    def spelling(self, newer: str, older: str) -> str:
+        """Which of two names of one setting is used here. Both may be, if they agree."""
+        if self.values.get(newer) is None:
+            return older
+        if self.values.get(older) not in (None, self.values[newer]):
+            self.wrong(older, f"{self.values[newer]!r}, as {newer} says, or nothing")
+        return newer
+
     def integer(self, key: str, *, default: int | None = None) -> int | None:
         """An int; bool is not one. None after a problem was noted."""
         value = self.values.get(key, default)
@@ -61,7 +69,7 @@ class Fields:
     def number(self, key: str, *, default: float | None = None) -> float:
         """A finite number above 0; 1.0 after a problem was noted."""
         value = self.values.get(key, default)
-        if type(value) in (int, float) and math.isfinite(value) and value > 0:
+        if type(value) in (int, float) and 0 < value <= sys.float_info.max:
             return float(value)
         self.wrong(key, "a positive number")
         return 1.0

@@ -47,12 +47,14 @@ class SamplingRow:
 class Sampling:
     """Parameters of a batch, each a tensor [rows], and what the host knows about all rows together.
 
-    temperature float32 (below 1e-5: greedy); top_k int64 (0 = off); top_p float32 (1 = off); min_p float32 (0 = off);
-    seed, sample_index int64. any_sampled: some row is not greedy. any_filtered: some sampled row filters. max_top_k:
-    the largest top_k if every sampled row has one, else 0; noise is then computed for that many candidates only.
+    temperature float32; is_greedy bool (below 1e-5, judged before any rounding, so alone and beside others alike);
+    top_k int64 (0 = off); top_p float32 (1 = off); min_p float32 (0 = off); seed, sample_index int64. any_sampled: some
+    row is not greedy. any_filtered: some sampled row filters. max_top_k: the largest top_k if every sampled row has
+    one, else 0; noise is then computed for that many candidates only.
     """
 
     temperature: Tensor
+    is_greedy: Tensor
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
@@ -72,6 +74,7 @@ class Sampling:
 
         return cls(
             temperature=column([row.temperature for row in rows], torch.float32),
+            is_greedy=column([row.temperature < GREEDY_BELOW for row in rows], torch.bool),
             top_k=column([row.top_k for row in rows], torch.int64),
             top_p=column([row.top_p for row in rows], torch.float32),
             min_p=column([row.min_p for row in rows], torch.float32),
@@ -84,10 +87,10 @@ class Sampling:
 
     def at(self, rows: Tensor) -> Self:
         """The parameters of `rows` [n] int64, repeats allowed: one entry for each row of a flat verify pass."""
-        names = ("temperature", "top_k", "top_p", "min_p", "seed", "sample_index")
+        names = ("temperature", "is_greedy", "top_k", "top_p", "min_p", "seed", "sample_index")
         return attrs.evolve(self, **{name: getattr(self, name).index_select(0, rows) for name in names})
 
     @property
     def greedy(self) -> Tensor:
         """Which rows are greedy: [rows, 1] bool."""
-        return (self.temperature < GREEDY_BELOW).unsqueeze(-1)
+        return self.is_greedy.unsqueeze(-1)

@@ -1,10 +1,12 @@
 """A bench for the core: the real `Core` and the scripted worker, driven by hand, one input at a time.
 
 Owns the simulated clock and what was seen; never a socket or a real clock. For tests of the core, of policies and of
-changed tables: every input is followed by the ledger's invariants, and outputs are collected by request.
+changed tables: every input is followed by the ledger's invariants, and outputs are collected by request. With Hypothesis
+installed, `testing_rules.py` drives a bench through whatever can happen; docs/testing-kit.md shows both.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from .core import events
@@ -13,6 +15,7 @@ from .core.invariants import check
 from .core.limits import Limits
 from .core.policies import Policy, parse_policy
 from .core.tables import TABLES, Tables
+from .proof.records import Record, Wants, apply, write
 from .trace.scripted import Faults, ScriptedFault, ScriptedModel
 
 MILLISECOND_NS = 1_000_000
@@ -55,6 +58,7 @@ class Bench:
             )
         )
         self.now_ns = 0
+        self.records: list[Record] = []  # everything that went in, for `dump`
         self.in_flight: events.Command | None = None
         self.commands: list[events.Command] = []
         self.reports: list[events.Report | events.StepFault] = []
@@ -75,10 +79,21 @@ class Bench:
 
     def send(self, event: events.Input) -> list[events.Output]:
         """One input; the ledger is checked after it."""
+        self.records.append(event)
         outputs = self.core.handle(event)
         check(self.core.ledger)
         self._take(outputs)
         return outputs
+
+    def want(self, *lens: int) -> None:
+        """Tell the policy (a `Told`) what to want from here on."""
+        wants = Wants(lens)
+        self.records.append(wants)
+        apply(self.core, wants)
+
+    def dump(self, path: Path) -> None:
+        """Write what went in as a file that `proof.records.replay` runs again."""
+        write(path, self.limits, self.records)
 
     def submit(
         self, request: int, prompt: Sequence[int], *, client: int = 0, deadline_ns: int | None = None, **options: Any

@@ -60,7 +60,7 @@ class Escape(Generic[S, E]):
 
 @attrs.frozen
 class Bond(Generic[S, F]):
-    """A law: `effect` stands only in rows that lead `into` these states, and, when `always`, in every row that enters one.
+    """A law: `effect` stands only in rows that lead `into` these states; when `always`, in each row that enters one.
 
     A row that stays in its state enters nothing, but may carry the effect.
     """

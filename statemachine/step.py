@@ -5,7 +5,7 @@ Owns nothing but that; the report's contents are judged row by row by the core. 
 
 from enum import IntEnum
 
-from .rows import Bond, Declaration, Escape, Ignore, Row
+from .rows import Bond, Declaration, Escape, Row
 from .table import Table
 
 
@@ -49,7 +49,6 @@ PAGE = Declaration(
         Row(State.OVERDUE, Event.FAULTED, State.RETURNED, effects=(Effect.UNDO, *_BACK)),
         Row(State.OVERDUE, Event.WORKER_LOST, State.LOST, effects=(Effect.LOSE, Effect.CLOSE)),
     ),
-    ignores=(Ignore(State.OVERDUE, Event.LATE, why="it is known to be late already"),),
     laws=(
         Escape(Event.REPORTED, to=frozenset({State.RETURNED})),
         Escape(Event.FAULTED, to=frozenset({State.RETURNED})),

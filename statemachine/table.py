@@ -49,6 +49,7 @@ class Table(Generic[S, E, F]):
         self.page = page
         self.name = page.name
         self.listing: tuple[Row[S, E, F] | Ignore[S, E], ...] = (*page.rows, *page.ignores)
+        self.ways = tuple(f"{row.state.name}>{row.next.name}" for row in page.rows)  # by row, for counting
         self._cells = [[self._compile(state, event) for event in page.events] for state in page.states]
 
     def step(self, state: S, event: E, facts: Any = None) -> Step[S, F]:

@@ -105,13 +105,8 @@ class Phases:
             drawn = draw(logits, _spread(sampling, widths), positions, TARGET, noise=noise).tolist()
         first = 0
         for job, width in zip(jobs, widths, strict=True):
-            tokens = drawn[first : first + width]
+            _take_equal(job, drawn[first : first + width])
             first += width
-            draft = job.token_ids[1:] if job.draft_len is not None else []
-            accepted = 0
-            while accepted < len(draft) and draft[accepted] == tokens[accepted]:
-                accepted += 1
-            job.accepted_len, job.emitted = accepted, tokens[: accepted + 1]
 
     def _shared_noise(self, jobs: list[Job], sampling: Sampling) -> Tensor | None:
         """The noise that these rows' drafts were drawn with, if all of them have it: it is computed once a position."""
@@ -126,7 +121,10 @@ class Phases:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _accept_by_rejection(self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling) -> None:
-        """Rows are padded to the widest; what lies beyond a row's draft_len never counts."""
+        """Rows are padded to the widest; what lies beyond a row's draft_len never counts.
+
+        Greedy rows go by equality: what they drafted was drawn from nothing, so no distribution of it is kept.
+        """
         if self.windows.probs is None:
             raise LocalError("rejection was asked for and the drafts' distributions are not kept")
         rows, widest, vocab = len(jobs), max(widths), logits.shape[-1]
@@ -144,7 +142,11 @@ class Phases:
         accepted, extra = accept_rejection(
             padded, probs, drafts.to(logits.device), draft_len, sampling=sampling, positions=start
         )
-        for job, length, token in zip(jobs, accepted.tolist(), extra.tolist(), strict=True):
+        best = padded.argmax(-1).tolist()
+        for index, (job, length, token) in enumerate(zip(jobs, accepted.tolist(), extra.tolist(), strict=True)):
+            if job.params.temperature < GREEDY_BELOW:
+                _take_equal(job, best[index])
+                continue
             draft = job.token_ids[1:] if job.draft_len is not None else []
             job.accepted_len, job.emitted = length, [*draft[:length], token]
 
@@ -221,6 +223,15 @@ class Phases:
             for job, first in zip(batch.jobs, batch.firsts, strict=True)
             if not self._flushes(job, staged[job.slot])
         }
+
+
+def _take_equal(job: Job, tokens: list[int]) -> None:
+    """Accept the drafts that equal the target's own `tokens`, as a prefix, and its token after them."""
+    draft = job.token_ids[1:] if job.draft_len is not None else []
+    accepted = 0
+    while accepted < len(draft) and draft[accepted] == tokens[accepted]:
+        accepted += 1
+    job.accepted_len, job.emitted = accepted, tokens[: accepted + 1]
 
 
 def _spread(sampling: Sampling, widths: list[int]) -> Sampling:

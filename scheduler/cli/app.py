@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 
 from ...statemachine.errors import EngineError
+from .check import check
 from .demo import demo
+from .docs import docs
 from .engines import Pair
 from .generate import generate
 from .machines import machines
@@ -27,6 +29,8 @@ app.command()(serve)
 app.command()(generate)
 app.command()(demo)
 app.command()(machines)
+app.command()(check)
+app.command()(docs)
 
 
 def run(pair: Pair, argv: Sequence[str] | None = None) -> int:

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...statemachine.errors import EngineError, Refused
 from ..wire.client import Client
 from ..wire.client_async import AsyncClient
-from ..wire.conversation import Result
+from ..wire.conversation import EngineLost, Result
 
 Row = dict[str, Any]
+_NO_OPTIONS = {"self", "request_id"}  # parameters of the client's method that are no options of the request
 
 
 def run_batch(
@@ -45,7 +46,8 @@ def _lines(source: Path) -> list[str]:
         text = source.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refused("BAD_CONFIG", f"--input {source}: cannot be read: {error}") from error
-    return [line for line in text.splitlines() if line.strip()]
+    # Not splitlines(): JSON texts may hold the other line ends of Unicode.
+    return [line for line in text.split("\n") if line.strip()]
 
 
 async def _run(
@@ -99,6 +101,8 @@ async def _one(client: AsyncClient, line: str, options: Row, *, passes: bool) ->
     try:
         prompt, own = _parse(line)
         result = await client.generate(prompt, **{**options, **own})
+    except EngineLost:
+        raise  # not the row's fault, and every later row would wait for it in vain
     except EngineError as error:
         code = f"{error.code}: " if isinstance(error, Refused) else ""
         return {"token_ids": [], "text": None, "finish_reason": None, "prompt_len": None, "error": f"{code}{error}"}
@@ -109,7 +113,7 @@ def _parse(line: str) -> tuple[str | list[int], Row]:
     """Split a row into its prompt and its options."""
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused("BAD_ROW", f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise Refused("BAD_ROW", f"{line[:80]}: expected a JSON object")
@@ -119,6 +123,8 @@ def _parse(line: str) -> tuple[str | list[int], Row]:
     prompt = prompts[0]
     if not isinstance(prompt, str) and not (isinstance(prompt, list) and all(type(one) is int for one in prompt)):
         raise Refused("BAD_ROW", f"prompt = {str(prompt)[:80]}: expected text or a list of token ids")
+    for key in _NO_OPTIONS & row.keys():
+        raise Refused("BAD_ROW", f"{key}: not an option of a request")
     own = {key: value for key, value in row.items() if key not in ("prompt", "prompt_token_ids")}
     return prompt, own
 

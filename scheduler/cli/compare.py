@@ -3,6 +3,7 @@
 Owns the measurement and the classification of a first divergence (exact, near tie, real). Never prints; `demo.py` does.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -129,9 +130,8 @@ async def _run_group(
     on_tokens: OnTokens | None,
 ) -> None:
     streams = [(index, await client.submit(prompts[index], **options[index])) for index in group]
-    # All streams arrive on one socket: reading them one after another loses no time that is measured.
-    for index, stream in streams:
-        await _read(stream, results[index], index, on_tokens)
+    # Read at once: a token's time is when it is read, and who looks on sees all of them grow.
+    await asyncio.gather(*(_read(stream, results[index], index, on_tokens) for index, stream in streams))
 
 
 async def _read(stream: Any, result: Outcome, index: int, on_tokens: OnTokens | None) -> None:

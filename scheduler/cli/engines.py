@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from ...statemachine.errors import Refused
+from ...statemachine.errors import Refused, refuse_all
 from ..service.local import local
 from ..wire.client import Client
 from ..wire.conversation import EngineLost
 
 LOG_LINES = 20
+OWN_ENGINE = ("model", "drafter", "dtype", "acceptance", "max_model_len")
 
 
 @attrs.frozen
@@ -82,6 +83,12 @@ class EngineFlags:
             message = f"drafter: missing for --model {self.model}: expected a checkpoint's folder, or `none`"
             raise Refused("BAD_CONFIG", message)
         return self.drafter or str(pair.drafter)
+
+
+def refuse_own_engine(context: typer.Context) -> None:
+    """With --connect the engine is there already: a flag that would describe another one must not be ignored."""
+    given = [name for name in OWN_ENGINE if str(context.get_parameter_source(name)).endswith("COMMANDLINE")]
+    refuse_all("--connect", [f"--{name.replace('_', '-')}: describes an engine of one's own" for name in given])
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from .engines import (
     Seed,
     Temperature,
     engine,
+    refuse_own_engine,
 )
 
 
@@ -54,6 +55,10 @@ def generate(
         raise Refused("BAD_CONFIG", "expected either PROMPT... or --input FILE.jsonl")
     if (input_ is None) != (output is None):
         raise Refused("BAD_CONFIG", "--input and --output belong together")
+    if passes and output is None:
+        raise Refused("BAD_CONFIG", "--passes: expected --output FILE.jsonl to write them to")
+    if connect is not None:
+        refuse_own_engine(context)
     flags = EngineFlags(
         model=model,
         drafter=drafter,

@@ -31,7 +31,7 @@ def seat(core: "Core", one: Request, data: Any) -> None:
     core.ledger.queue.remove(one)
     chosen = core.ledger.slots[core.ledger.free.pop(0)]
     one.slot, chosen.owner = chosen.id, one.id
-    one.seeded_len = one.held_len = one.last_step_id = 0  # step ids of an earlier session say nothing now
+    one.seeded_len = one.held_len = 0
     core.ledger.seated[one.id] = one
     core.send(Machine.SLOT, chosen, slot.Event.TAKE)
 
@@ -198,6 +198,8 @@ def spawn(core: "Core", one: Worker, data: Any) -> None:
 
 
 def call_off(core: "Core", one: Worker, data: Any) -> None:
+    if (Timer.RESPAWN, 0) not in core.ledger.timers:
+        raise LocalError(f"WORKER ({one.state.name}): no next spawn to call off")
     core.ledger.stop_timer(Timer.RESPAWN)
 
 

@@ -71,13 +71,17 @@ class Core:
         """Return (ok, engine state, worker state, reasons why it is not ok)."""
         return describe_health(self)
 
-    def fork(self) -> "Core":
-        """A core that goes on from here on its own; tables, policy and limits are shared."""
+    def fork(self, *, counting: bool = True) -> "Core":
+        """A core that goes on from here on its own; tables, policy and limits are shared.
+
+        Without `counting` the numbers that decide nothing are shared too, which explorers want for speed.
+        """
         twin = object.__new__(Core)
         twin.__dict__.update(self.__dict__)
         twin.ledger = self.ledger.fork()
-        twin.totals = self.totals.copy()
-        twin.fired = {machine: counts.copy() for machine, counts in self.fired.items()}
+        if counting:
+            twin.totals = self.totals.copy()
+            twin.fired = {machine: counts.copy() for machine, counts in self.fired.items()}
         twin._outputs, twin._pending = [], deque()
         return twin
 
@@ -129,8 +133,7 @@ class Core:
 def transitions(table: Any, fired: list[int]) -> dict[str, int]:
     """Fold counts by row into counts by "STATE>STATE", ignored cells left out."""
     counts: dict[str, int] = {}
-    for row, count in zip(table.page.rows, fired, strict=False):
+    for name, count in zip(table.ways, fired, strict=False):
         if count:
-            name = f"{row.state.name}>{row.next.name}"
             counts[name] = counts.get(name, 0) + count
     return counts

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import LocalError
-from .events import Scrub
+from .events import Decode, Scrub, Seed
 from .ledger import Ledger, Timer
 
 SERVING = frozenset({worker.State.READY, worker.State.DEGRADED})
@@ -93,9 +93,21 @@ def _step(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
     if not named or len(named) < len(flying.rows):
         yield f"step {flying.id} names slots {[row.slot for row in flying.rows]}"
     for row in flying.rows:
-        held = ledger.slots[row.slot]
-        if type(row) is not Scrub and row.epoch != held.epoch:  # type: ignore[union-attr]
-            yield f"step {flying.id} names slot {row.slot} epoch {row.epoch}, the ledger has {held.epoch}"  # type: ignore[union-attr]
+        if not isinstance(row, Scrub):
+            yield from _row(ledger, flying.id, row)
+
+
+def _row(ledger: Ledger, step_id: int, row: Seed | Decode) -> Iterator[str]:
+    held = ledger.slots[row.slot]
+    if row.epoch != held.epoch:
+        yield f"step {step_id} names slot {row.slot} epoch {row.epoch}, the ledger has {held.epoch}"
+    if held.owner not in ledger.requests:
+        return
+    doing = request.State.SEEDING
+    if type(row) is Decode:
+        doing = request.State.VERIFYING if row.draft_len > 0 else request.State.STEPPING
+    if ledger.requests[held.owner].state is not doing:
+        yield f"step {step_id}: request {held.owner} is {ledger.requests[held.owner].state.name}, expected {doing.name}"
 
 
 def _worker(ledger: Ledger) -> Iterator[str]:

@@ -6,6 +6,7 @@ machine's state and plain facts; tables decide what a state may become, effects 
 
 from bisect import insort
 from enum import IntEnum
+from heapq import heappop
 from typing import Any, TypeVar
 
 from ...statemachine import client, engine, request, slot, step, worker
@@ -15,15 +16,17 @@ R = TypeVar("R", bound="Record")
 
 
 class Record:
-    """A slotted record that can be copied field by field; lists and sets are copied too, values are shared."""
+    """A slotted record that can be copied field by field: values are shared, what stands in `containers` is copied."""
 
     __slots__: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
     def copy(self: R) -> R:
         twin = object.__new__(type(self))
         for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(twin, name, value.copy() if type(value) in (list, set, dict) else value)
+            setattr(twin, name, getattr(self, name))
+        for name in self.containers:
+            setattr(twin, name, getattr(self, name).copy())
         return twin
 
 
@@ -51,6 +54,7 @@ class Request(Record):
         "state",
         "verified_hist",
     )
+    containers = ("accepted_hist", "fired", "output", "verified_hist")
 
     def __init__(self, id: int, *, client: int, prompt: tuple[int, ...], options: Options, order: int) -> None:
         self.id, self.client, self.prompt, self.options, self.order = id, client, prompt, options, order
@@ -81,6 +85,12 @@ class Slot(Record):
         self.epoch = 0
         self.owner: int | None = None
 
+    def copy(self) -> "Slot":
+        """By hand: there are more of them than of anything else."""
+        twin = object.__new__(Slot)
+        twin.id, twin.state, twin.epoch, twin.owner = self.id, self.state, self.epoch, self.owner
+        return twin
+
 
 class StepInFlight(Record):
     __slots__ = ("id", "rows", "state")
@@ -92,6 +102,7 @@ class StepInFlight(Record):
 
 class Worker(Record):
     __slots__ = ("capacity", "last_step_id", "lost", "reason", "respawns", "restart_budget", "session", "state")
+    containers = ("lost",)
 
     def __init__(self, restart_budget: int) -> None:
         self.state = worker.State.SPAWNED
@@ -106,6 +117,7 @@ class Worker(Record):
 
 class Client(Record):
     __slots__ = ("id", "requests", "state")
+    containers = ("requests",)
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -162,6 +174,12 @@ class Ledger:
         """Accept order, so a requeued request comes before every later one."""
         insort(self.queue, one, key=lambda queued: queued.order)
 
+    def next_deadline(self) -> tuple[int, int, int] | None:
+        """The first (deadline, order, request) of a live request; those before it are thrown away."""
+        while self.deadlines and not self._owns(*self.deadlines[0]):
+            heappop(self.deadlines)
+        return self.deadlines[0] if self.deadlines else None
+
     def fork(self) -> "Ledger":
         """A copy that shares nothing mutable with this one."""
         twin = object.__new__(Ledger)
@@ -205,10 +223,10 @@ class Ledger:
                     ]
                 )
             ),
-            tuple(sorted([(due - now, rank[key]) for due, order, key in self.deadlines if self._owns(key, order)])),
+            tuple(sorted([(one[0] - now, rank[one[2]]) for one in self.deadlines if self._owns(*one)])),
         )
 
-    def _owns(self, key: int, order: int) -> bool:
+    def _owns(self, due: int, order: int, key: int) -> bool:
         return key in self.requests and self.requests[key].order == order
 
     def _worker_print(self) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 Owns firing and the poll's time-out; what a timer means is the event that it sends. `doors.py` calls `fire` on a Tick.
 """
 
-from heapq import heappop
 from typing import TYPE_CHECKING
 
 from ...statemachine import client, engine, request, step, worker
@@ -28,13 +27,10 @@ def fire(core: "Core") -> None:
             del ledger.timers[key]
             _ring(core, *key)
             core.settle_cascade()
-    while ledger.deadlines and ledger.deadlines[0][0] <= now:
-        _, order, owner = heappop(ledger.deadlines)
-        one = ledger.requests.get(owner)
-        if one is not None and one.order == order:  # the id may be a later request's by now
-            ending = Ending("DEADLINE", "its deadline_ms passed before it was done")
-            core.send(Machine.REQUEST, one, request.Event.DEADLINE, ending)
-            core.settle_cascade()
+    while (deadline := ledger.next_deadline()) is not None and deadline[0] <= now:
+        ending = Ending("DEADLINE", "its deadline_ms passed before it was done")
+        core.send(Machine.REQUEST, ledger.requests[deadline[2]], request.Event.DEADLINE, ending)
+        core.settle_cascade()
     arm(ledger)
 
 
@@ -47,8 +43,9 @@ def arm(ledger: Ledger) -> None:
 def next_due(ledger: Ledger) -> int | None:
     """When the next timer or deadline is due, in ns; None when there is none."""
     dues = [due if due is not None else ledger.now_ns + delay for delay, due in ledger.timers.values()]
-    if ledger.deadlines:
-        dues.append(ledger.deadlines[0][0])
+    deadline = ledger.next_deadline()
+    if deadline is not None:
+        dues.append(deadline[0])
     return min(dues, default=None)
 
 

@@ -16,6 +16,7 @@ class Contradiction(LocalError):
 
 def take(reference: Reference, command: events.Command) -> None:
     """Judge the command and put it in flight. Raises `Contradiction` listing everything that is wrong."""
+    reference.undo = tuple(reference.windows)
     wrong = [*_whole(reference, command), *(fault for row in command.rows for fault in _row(reference, row))]
     if wrong:
         raise Contradiction(f"{command!r}: " + "; ".join(wrong))

@@ -11,8 +11,9 @@ import attrs
 from ...statemachine.errors import LocalError
 from ..core import events
 from ..core.ledger import Timer
-from .commands import Contradiction
+from .late import late
 from .moves import FAULT, NEXT_WORD, STOPS, Move, best
+from .records import Misstep
 from .reference import DEAD, GONE, Expected
 from .scope import STOP_TOKEN
 
@@ -87,7 +88,8 @@ def cancel(world: "EngineWorld", serial: int) -> None:
 def bug(world: "EngineWorld", serial: int) -> None:
     request_id = world.reference.intents[serial].id
     slot = world.core.ledger.requests[request_id].slot
-    world.misstep(request_id, world.reference.fail_internally(serial, slot))
+    expected = world.reference.fail_internally(serial, slot)
+    world.feed(Misstep(request_id), [("CancelAck", -1, False), *expected])
 
 
 def client_hello(world: "EngineWorld", client: int) -> None:
@@ -115,7 +117,7 @@ def stop(world: "EngineWorld") -> None:
 
 def word(world: "EngineWorld", kind: str) -> None:
     session = world.reference.session
-    message = {
+    message: events.WorkerHello | events.WorkerLoaded | events.WorkerReady = {  # type: ignore[assignment]
         "hello": events.WorkerHello(session),
         "loaded": events.WorkerLoaded(session),
         "ready": events.WorkerReady(session, world.scope.num_slots, world.scope.max_model_len, world.scope.block_len),
@@ -224,9 +226,7 @@ def tick(world: "EngineWorld", wants: tuple[int, ...]) -> None:
 
 
 def wait(world: "EngineWorld") -> None:
-    """Time passes until the next timer is due."""
-    if world.unarmed():
-        tick(world, (max(world.scope.wants),))
+    """Time passes until the next timer is due; timers that were not armed yet count from then."""
     now = world.core.next_timer()
     if now is None:
         raise LocalError("there is no timer to wait for")
@@ -249,46 +249,6 @@ def _rings(world: "EngineWorld", timer: Timer, subject: int) -> Expected:
     if timer is Timer.GRACE:
         return reference.goodbye(subject)
     return []
-
-
-def late(world: "EngineWorld", kind: str) -> None:
-    """A late, repeated or foreign message: answered or dropped, and nothing has changed."""
-    before = world.core.ledger.fingerprint()
-    for message, expected in _late_messages(world, kind):
-        world.feed(message, expected)
-    if world.core.ledger.fingerprint() != before:
-        raise Contradiction(f"a late message ({kind}) changed the ledger")
-
-
-def _late_messages(world: "EngineWorld", kind: str) -> Iterator[tuple[events.Input, Expected]]:
-    reference = world.reference
-    session, step_id = reference.session, reference.last_step_id
-    if kind == "session":
-        yield events.Report(session - 1, step_id + 1, []), []
-        yield events.WorkerDied(session - 1, "long ago"), []
-        yield events.WorkerBroke(session - 1, "long ago"), []
-        yield events.WorkerHello(session - 1), []
-    elif kind == "step":
-        yield events.Report(session, step_id, [events.Emitted(0, 1, [1], accepted_len=0, held_len=0)]), []
-    elif kind == "fault":
-        yield events.StepFault(session, step_id, "FAULT", "long ago"), []
-        yield events.StepFault(session - 1, step_id + 1, "FAULT", "long ago"), []
-    elif kind == "beat":
-        yield events.WorkerBeat(session - 1, step_id), []
-    elif kind == "died":
-        yield events.WorkerDied(session, "its exit"), []
-    elif kind == "broke":
-        yield events.WorkerBroke(session, "its last junk"), []
-    elif kind == "cancel":
-        yield events.Cancel(0, 88), [("CancelAck", 88, False)]
-    elif kind == "other_cancel":
-        yield from ((events.Cancel(77, one.id), [("CancelAck", one.id, False)]) for one in reference.intents.values())
-    elif kind == "resume":
-        yield events.Resume(0, 88, 0), [("Refusal", 88, "UNKNOWN_REQUEST")]
-        for one in reference.intents.values():
-            again: Expected = [("Tokens", one.id, 0, one.output, 0, None)] if one.output else []
-            yield events.Resume(one.client, one.id, 0), again
-            yield events.Resume(one.client, one.id, len(one.output) + 1), [("Refusal", one.id, "BAD_INDEX")]
 
 
 INPUTS: Mapping[str, Callable[..., None]] = {

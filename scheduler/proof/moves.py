@@ -109,9 +109,7 @@ def _worker(world: "EngineWorld") -> Iterator[Move]:
         yield ("beat",)
     if world.scope.late_words:
         if phase in (DEAD, GONE):
-            yield from (("word", word) for word in NEXT_WORD.values())
-            yield ("late", "died")
-            yield ("late", "broke")
+            yield ("late", "words")
         yield from (("late", kind) for kind in ("session", "step", "fault", "beat"))
 
 

@@ -23,6 +23,7 @@ class Window(NamedTuple):
     text_len: int = 0
     held_len: int = 0
     anchored: bool = False
+    retired: bool = False  # its request was over when its last step came back
 
 
 class Intent(NamedTuple):
@@ -51,6 +52,7 @@ class Reference:
         "session",
         "stopped",
         "suspects",
+        "undo",
         "windows",
     )
 
@@ -58,6 +60,7 @@ class Reference:
         self.scope = scope
         self.intents: dict[int, Intent] = {}  # by serial number, in accept order
         self.windows: list[Window | None] = [None] * scope.num_slots
+        self.undo: tuple[Window | None, ...] = ()  # the windows before the step in flight
         self.dirty: frozenset[int] = frozenset()  # slots whose window is in doubt
         self.suspects: frozenset[int] = frozenset()  # requests of a faulted step: they run alone until they lived
         self.flying: events.Command | None = None
@@ -227,6 +230,7 @@ class Reference:
         if len(rows) == 1:
             return [*self._row_fault(rows[0].slot), *self.settle()]
         self.suspects |= {serial for row in rows if (serial := self.tenant(row.slot)) is not None}
+        self.windows = list(self.undo)
         return []
 
     def report(self, got: list[Any], *, lost: bool) -> Expected:
@@ -260,10 +264,8 @@ class Reference:
         if type(row) is events.Seed:
             held = held._replace(text_len=row.start_pos + len(row.token_ids))
         if type(got) is events.Emitted:
-            held = held._replace(
-                text_len=held.text_len + len(got.token_ids), held_len=got.held_len, anchored=True
-            )
-        self.windows[row.slot] = held
+            held = held._replace(text_len=held.text_len + len(got.token_ids), held_len=got.held_len, anchored=True)
+        self.windows[row.slot] = held._replace(retired=held.serial not in self.intents)
 
     def _deliver(self, serial: int, row: Any, got: events.Emitted) -> Expected:
         one = self.intents[serial]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import attrs
 
 from ..core.events import Options
-from ..core.ledger import Ledger, Request
 from ..core.limits import Limits
 
 STOP_TOKEN = 7
@@ -96,15 +95,3 @@ class Scope:
 
     def options(self) -> Options:
         return Options(max_tokens=self.max_tokens, stop_token_ids=frozenset({STOP_TOKEN}))
-
-
-class Told:
-    """A policy that wants what it was told last: the explorer and drawn tests choose the draft lengths."""
-
-    name, version, max_len = "told", 1, None
-
-    def __init__(self, wants: tuple[int, ...] = (0,)) -> None:
-        self.wants = wants
-
-    def decide(self, rows: list[Request], ledger: Ledger) -> list[int]:
-        return [self.wants[index % len(self.wants)] for index in range(len(rows))]

@@ -6,18 +6,19 @@ input the ledger's invariants hold, the outputs are exactly the expected ones, a
 
 from typing import Any
 
-from ...statemachine import request
 from ..core import events
 from ..core.handle import Core
 from ..core.invariants import check
 from ..core.ledger import Timer
-from ..core.tables import TABLES, Machine, Tables
+from ..core.policies.told import Told
+from ..core.tables import TABLES, Tables
 from . import moves as enumeration
 from .commands import Contradiction, take
 from .inputs import INPUTS, costs
 from .moves import SPENDING, Move
+from .records import Record, Wants, apply
 from .reference import DEAD, GONE, LOADING, SERVING, SPAWNED, WARMING, Expected, Reference
-from .scope import Scope, Told
+from .scope import Scope
 
 PROGRESS = (Timer.PROGRESS, 0)
 
@@ -27,7 +28,7 @@ class EngineWorld:
 
     __slots__ = ("core", "left", "mark", "next_serial", "outputs", "reference", "scope", "story")
 
-    def __init__(self, scope: Scope, *, tables: Tables = TABLES, story: list[Any] | None = None) -> None:
+    def __init__(self, scope: Scope, *, tables: Tables = TABLES, story: list[Record] | None = None) -> None:
         self.scope = scope
         self.core = Core(scope.limits(), Told(), tables=tables)
         self.reference = Reference(scope)
@@ -81,7 +82,7 @@ class EngineWorld:
         """A world that goes on from here on its own, with other tables when they are given."""
         twin = object.__new__(EngineWorld)
         twin.scope, twin.left, twin.next_serial, twin.outputs = self.scope, self.left, self.next_serial, []
-        twin.core, twin.reference, twin.story = self.core.fork(), self.reference.copy(), self.story
+        twin.core, twin.reference, twin.story = self.core.fork(counting=False), self.reference.copy(), self.story
         twin.mark = self.mark
         if tables is not None:
             twin.core.tables = tables
@@ -95,12 +96,12 @@ class EngineWorld:
         self.outputs = []
         INPUTS[move[0]](self, *move[1:])
 
-    def feed(self, event: events.Input, expected: Expected, *, beaten: bool = False) -> None:
+    def feed(self, record: Record, expected: Expected, *, beaten: bool = False) -> None:
         """One input, judged in everything that it caused. `beaten` says that it renews an idle worker's time."""
         before = dict(self.core.ledger.timers)
         if self.story is not None:
-            self.story.append(event)
-        self._judge(self.core.handle(event), expected)
+            self.story.append(record)
+        self._judge(apply(self.core, record), expected)
         self._judge_timers(before, self.core.limits.heartbeat_deadline_ns if beaten else self._fresh())
         self.mark = (self.reference.phase, self.reference.flying)
 
@@ -114,27 +115,20 @@ class EngineWorld:
         now_phase, now_flying = self.reference.phase, self.reference.flying
         if now_phase in (DEAD, GONE):
             return None
-        if now_flying is not None:
-            return None if now_flying is flying else limits.step_deadline_ns
+        if now_flying is not None and now_flying is not flying:
+            return limits.step_deadline_ns
         if now_phase != phase:
             return {SPAWNED: limits.load_deadline_ns, LOADING: limits.load_deadline_ns}.get(
                 now_phase, limits.warm_deadline_ns if now_phase == WARMING else limits.heartbeat_deadline_ns
             )
-        return None if flying is None else limits.heartbeat_deadline_ns
-
-    def misstep(self, request_id: int, expected: Expected) -> None:
-        """Our own bug: an event that is illegal in the state of the request."""
-        one = self.core.ledger.requests[request_id]
-        queued = one.state is request.State.QUEUED
-        self.core.send(Machine.REQUEST, one, request.Event.SEEDED if queued else request.Event.ADMIT)
-        if self.story is not None:
-            self.story.append(("misstep", request_id))
-        self._judge(self.core.handle(events.Cancel(-1, -1)), [("CancelAck", -1, False), *expected])
+        return limits.heartbeat_deadline_ns if flying is not None and now_flying is None else None
 
     def tell(self, wants: tuple[int, ...]) -> None:
-        self.core.policy.wants = wants  # type: ignore[attr-defined]
+        """What the policy wants from here on; the next input is the Tick that asks it."""
+        record = Wants(wants)
         if self.story is not None:
-            self.story.append(("wants", wants))
+            self.story.append(record)
+        apply(self.core, record)
 
     def _judge(self, outputs: list[events.Output], expected: Expected) -> None:
         check(self.core.ledger)

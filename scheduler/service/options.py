@@ -4,6 +4,7 @@ Owns types and ranges; `translate.py` turns what passed into the core's `Options
 """
 
 import math
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from ...statemachine.errors import Refused
 from ..wire.messages import RequestOptions
 
 _MAX_I64 = 2**63
+_MAX_SHOWN = 80  # characters of one value, and
+_MAX_PROBLEMS = 20  # how many problems one refusal lists: it must stay far smaller than a frame
+_MAX_LABEL = 256  # characters: it goes into the log line of its request
 
 
 def _integer(low: int, high: int = _MAX_I64) -> Callable[[Any], bool]:
@@ -31,8 +35,8 @@ def _ids(value: Any) -> bool:
     return type(value) is list and all(map(_integer(0), value))
 
 
-_COUNT = (_integer(1), "an integer, 1 or more")
-_SIZE = (_integer(0), "an integer, 0 or more")
+_COUNT = (_integer(1), "an integer in 1..2**63 - 1")
+_SIZE = (_integer(0), "an integer in 0..2**63 - 1")
 _FLAG = (_flag, "true or false")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_tokens": _COUNT,
@@ -48,8 +52,14 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_draft_len": _SIZE,
     "margins": _FLAG,
     "passes": _FLAG,
-    "label": (lambda value: type(value) is str, "text"),
+    "label": (
+        lambda value: type(value) is str and len(value) <= _MAX_LABEL,
+        f"text of at most {_MAX_LABEL} characters",
+    ),
 }
+_GLANCE = reprlib.Repr()  # looks at a few entries and levels, so that no value can cost more than its refusal
+_GLANCE.maxlevel = 2
+_GLANCE.maxstring = _GLANCE.maxother = _MAX_SHOWN
 _DEFAULT_NONE = frozenset({"seed", "deadline_ms", "max_draft_len", "label"})
 
 
@@ -66,6 +76,8 @@ def read_options(raw: msgspec.Raw) -> RequestOptions:
     for name, value in given.items():
         if name in _RULES and not _passes(name, value):
             problems.append(f"{name} = {_shown(value)}: expected {_RULES[name][1]}")
+    if len(problems) > _MAX_PROBLEMS:
+        problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
     if problems:
         raise Refused("UNSUPPORTED_OPTION" if unknown else "BAD_OPTION", "; ".join(problems))
     return RequestOptions(**given)
@@ -76,5 +88,4 @@ def _passes(name: str, value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return _GLANCE.repr(value)

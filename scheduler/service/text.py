@@ -54,14 +54,26 @@ class IncrementalText:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._all: list[int] = []
         self._told: list[int] = []  # ids of the last piece: context, already told
         self._waiting: list[int] = []
 
+    @property
+    def num_ids(self) -> int:
+        """How many ids were pushed."""
+        return len(self._all)
+
     def push(self, token_ids: Sequence[int]) -> str:
         """Add ids and return the text that is certain now; perhaps nothing."""
+        self._all.extend(token_ids)
         self._waiting.extend(token_ids)
         piece = self._piece()
         return "" if piece.endswith(_UNFINISHED) else self._tell(piece)
+
+    def rewind(self, index: int) -> None:
+        """Go back to before output `index`: what is pushed next repeats what has been told from there on."""
+        del self._all[index:]
+        self._told, self._waiting = self._all.copy(), []
 
     def flush(self) -> str:
         """Return what was held back: the output is over, so half a character stays half."""

@@ -207,7 +207,7 @@ class Translate:
             index=output.index,
             token_ids=output.token_ids,
             accepted_len=output.accepted_len,
-            text=record.text.push(output.token_ids) if record.text else None,
+            text=_text(record.text, output) if record.text else None,
             verify=verify,
             margins=detail.margins if detail else None,
         )
@@ -226,6 +226,13 @@ class Translate:
             text=record.text.flush() if record.text else None,
             message=output.message,
         )
+
+
+def _text(text: IncrementalText, output: events.Tokens) -> str:
+    """The text of `output`; a resumed stream hears some of it again."""
+    if output.draft_len is None and output.index < text.num_ids:
+        text.rewind(output.index)
+    return text.push(output.token_ids)
 
 
 def _top(vocab_size: int | None) -> str:

@@ -12,17 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import zmq
 
 from ...statemachine.errors import EngineError, PeerError
 from . import codec, messages
-from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, submit_message
+from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, frame_of, submit_frame
 from .sockets import dealer
 
 _CLOSE_LINGER_MS = 500
 _Queue = queue.SimpleQueue[Any]
+_Left = tuple[str, _Queue]  # a stream that nobody reads any more
 
 
 class Stream(Iterator[StreamMessage]):
@@ -36,6 +38,7 @@ class Stream(Iterator[StreamMessage]):
         self._client = client
         self._queue = sink
         self._ended = False
+        self._builder = ResultBuilder()
 
     def __next__(self) -> StreamMessage:
         if self._ended:
@@ -44,21 +47,23 @@ class Stream(Iterator[StreamMessage]):
         self._ended = isinstance(item, messages.Finished | EngineError)
         if isinstance(item, EngineError):
             raise item
+        self._builder.add(item)
         return item  # type: ignore[no-any-return]
 
     def cancel(self) -> bool:
         """Cancel it and return whether there was something to cancel; its terminal message still comes."""
-        return self._client.cancel(self.request_id)
+        return not self._ended and self._client.cancel(self.request_id)
 
     def result(self) -> Result:
-        """Consume the rest and return the whole."""
-        return _fold(self)
+        """Consume the rest and return the whole, what was read before included."""
+        deque(self, maxlen=0)
+        return self._builder.whole()
 
     def close(self) -> None:
         """Leave it: cancelled if it has not ended."""
         if not self._ended:
             self._ended = True
-            self._client._leave(self.request_id)
+            self._client._leave(self.request_id, self._queue)
 
     def __enter__(self) -> Self:
         return self
@@ -78,13 +83,13 @@ class Client:
         self.timeout_s = timeout_s
         self._lock = threading.Lock()  # guards the conversation and the outgoing queue
         self._conversation = Conversation(address)
-        self._outgoing: deque[messages.ToScheduler] = deque([self._conversation.hello()])
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
+        self._outgoing: deque[bytes | _Left] = deque([codec.encode(self._conversation.hello())])
         self._closing = False
         self._welcomed: _Queue = queue.SimpleQueue()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dealer(self._context, address)
+        self._socket = dealer(self._context, address)  # refuses a bad address before anything else is opened
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
         self._thread = threading.Thread(target=self._serve, name="dsparkd-client", daemon=True)
         self._thread.start()
         try:
@@ -96,11 +101,11 @@ class Client:
     def submit(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Stream:
         """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
         name = request_id or f"r-{secrets.token_hex(8)}"
-        message = submit_message(self.address, prompt, request_id=name, options=options)
+        frame = submit_frame(self.address, prompt, request_id=name, options=options)
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
+            self._send(frame)
             self._conversation.submit(name, sink)
-            self._send(message)
         return Stream(self, name, sink)
 
     def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
@@ -109,18 +114,20 @@ class Client:
 
     def resume(self, request_id: str, *, from_index: int = 0) -> Stream:
         """Return a new stream of a live request, from output index `from_index` on."""
+        frame = frame_of(self.address, messages.ResumeRequest(request_id=request_id, from_index=from_index))
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
+            self._send(frame)
             self._conversation.resume(request_id, sink)
-            self._send(messages.ResumeRequest(request_id=request_id, from_index=from_index))
         return Stream(self, request_id, sink)
 
     def cancel(self, request_id: str) -> bool:
         """Cancel and wait for the acknowledgement: whether there was something to cancel. Idempotent."""
+        frame = frame_of(self.address, messages.CancelRequest(request_id=request_id))
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
+            self._send(frame)
             self._conversation.cancel(request_id, sink)
-            self._send(messages.CancelRequest(request_id=request_id))
         return bool(self._answer(sink).live)
 
     def stats(self) -> dict[str, Any]:
@@ -146,7 +153,7 @@ class Client:
         with self._lock:
             if self._closing:
                 return
-            self._outgoing.append(messages.Goodbye(reason="closed"))
+            self._outgoing.append(codec.encode(messages.Goodbye(reason="closed")))
             self._closing = True
             self._wake()
         self._thread.join()
@@ -163,8 +170,8 @@ class Client:
     def _ask(self, kind: Any, question: messages.ToScheduler) -> Any:
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
+            self._send(codec.encode(question))
             self._conversation.ask(kind, sink)
-            self._send(question)
         return self._answer(sink)
 
     def _answer(self, sink: _Queue) -> Any:
@@ -176,23 +183,22 @@ class Client:
             raise item
         return item
 
-    def _leave(self, request_id: str) -> None:
+    def _leave(self, request_id: str, sink: _Queue) -> None:
         """Cancel without waiting. Called from `__del__`, which may run in any thread at any moment, so lock-free."""
         if not self._closing:
-            self._outgoing.append(messages.CancelRequest(request_id=request_id))
+            self._outgoing.append((request_id, sink))
             self._wake()
 
-    def _send(self, message: messages.ToScheduler) -> None:
+    def _send(self, frame: bytes) -> None:
+        """Queue a frame. The lock is held, so that its answer cannot be routed before it is asked for."""
         if self._closing:
             raise EngineLost(f"the client of {self.address} is closed")
-        self._outgoing.append(message)
+        self._outgoing.append(frame)
         self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # it is full of wake-ups already
             os.write(self._wake_write, b"w")
-        except BlockingIOError:
-            return  # it is full of wake-ups already
 
     # ---- the background thread ----------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Client:
                 if self._flush():
                     sent = now
                 elif welcome and now - sent >= keep_alive_s:
-                    self._try(messages.KeepAlive())
+                    self._try(codec.encode(messages.KeepAlive()))
                     sent = now
                 if self._socket in ready:
                     self._receive(decoder)
@@ -232,15 +238,26 @@ class Client:
 
     def _flush(self) -> bool:
         flushed = False
-        while self._outgoing and self._try(self._outgoing[0]):
-            self._outgoing.popleft()
+        while self._outgoing:
+            head = self._outgoing.popleft()
+            if not isinstance(head, bytes):
+                self._farewell(*head)
+            elif not self._try(head):
+                self._outgoing.appendleft(head)
+                return flushed
             flushed = True
         return flushed
 
-    def _try(self, message: messages.ToScheduler) -> bool:
+    def _farewell(self, request_id: str, sink: _Queue) -> None:
+        with self._lock:
+            cancel = self._conversation.leave(request_id, sink)
+        if cancel is not None:
+            self._outgoing.appendleft(codec.encode(cancel))
+
+    def _try(self, frame: bytes) -> bool:
         """Return False while the pipe is full: nobody reads at the other end, which `_watch` will notice."""
         try:
-            self._socket.send(codec.encode(message), zmq.NOBLOCK)
+            self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -252,15 +269,17 @@ class Client:
             except zmq.Again:
                 return
             except PeerError as error:
-                self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
+                with self._lock:
+                    self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
                 return
             with self._lock:
-                hello = self._conversation.feed(message)
+                answer = self._conversation.feed(message)
                 if isinstance(message, messages.Welcome):
                     self._welcomed.put(message)
-                if hello is not None:
+                if isinstance(answer, messages.ClientHello):
                     self._outgoing.clear()  # their streams have failed already
-                    self._outgoing.append(hello)
+                if answer is not None:
+                    self._outgoing.append(codec.encode(answer))
 
     def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
         """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
@@ -274,15 +293,6 @@ class Client:
                 return now, now
             if now - max(heard, asked) > self.timeout_s / 4:
                 self._conversation.ask(messages.Health, queue.SimpleQueue())
-                self._outgoing.append(messages.GetHealth())
+                self._outgoing.append(codec.encode(messages.GetHealth()))
                 return heard, now
         return heard, asked
-
-
-def _fold(stream: Iterator[StreamMessage]) -> Result:
-    builder = ResultBuilder()
-    for message in stream:
-        builder.add(message)
-    if builder.result is None:
-        raise EngineLost("the stream had ended before its result was asked for")
-    return builder.result

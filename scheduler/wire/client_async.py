@@ -8,6 +8,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import zmq
@@ -15,7 +16,7 @@ import zmq.asyncio
 
 from ...statemachine.errors import EngineError, PeerError
 from . import codec, messages
-from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, submit_message
+from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, frame_of, submit_frame
 from .sockets import dealer
 
 _CLOSE_LINGER_MS = 500
@@ -36,6 +37,7 @@ class AsyncStream(AsyncIterator[StreamMessage]):
         self._client = client
         self._queue = sink
         self._ended = False
+        self._builder = ResultBuilder()
 
     async def __anext__(self) -> StreamMessage:
         if self._ended:
@@ -44,26 +46,24 @@ class AsyncStream(AsyncIterator[StreamMessage]):
         self._ended = isinstance(item, messages.Finished | EngineError)
         if isinstance(item, EngineError):
             raise item
+        self._builder.add(item)
         return item  # type: ignore[no-any-return]
 
     async def cancel(self) -> bool:
         """Cancel it and return whether there was something to cancel; its terminal message still comes."""
-        return await self._client.cancel(self.request_id)
+        return not self._ended and await self._client.cancel(self.request_id)
 
     async def result(self) -> Result:
-        """Consume the rest and return the whole."""
-        builder = ResultBuilder()
-        async for message in self:
-            builder.add(message)
-        if builder.result is None:
-            raise EngineLost("the stream had ended before its result was asked for")
-        return builder.result
+        """Consume the rest and return the whole, what was read before included."""
+        async for _ in self:
+            pass
+        return self._builder.whole()
 
     async def close(self) -> None:
         """Leave it: cancelled if it has not ended."""
         if not self._ended:
             self._ended = True
-            await self._client._send(messages.CancelRequest(request_id=self.request_id))
+            await self._client._leave(self.request_id, self._queue)
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,11 +92,13 @@ class AsyncClient:
         self._heard = self._sent = time.monotonic()
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
         try:
-            await self._send(self._conversation.hello())
+            await self._send(codec.encode(self._conversation.hello()))
             await asyncio.wait_for(self._welcomed.wait(), self.timeout_s)
-        except TimeoutError:
+        except BaseException as error:  # a cancelled caller too must leave no task behind
             await self.close()
-            raise self._conversation.lost(self.timeout_s) from None
+            if isinstance(error, TimeoutError):
+                raise self._conversation.lost(self.timeout_s) from None
+            raise
         return self
 
     async def submit(
@@ -104,10 +106,10 @@ class AsyncClient:
     ) -> AsyncStream:
         """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
         name = request_id or f"r-{secrets.token_hex(8)}"
-        message = submit_message(self.address, prompt, request_id=name, options=options)
+        frame = submit_frame(self.address, prompt, request_id=name, options=options)
         sink = _Sink()
+        await self._send(frame)
         self._conversation.submit(name, sink)
-        await self._send(message)
         return AsyncStream(self, name, sink)
 
     async def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
@@ -117,16 +119,19 @@ class AsyncClient:
 
     async def resume(self, request_id: str, *, from_index: int = 0) -> AsyncStream:
         """Return a new stream of a live request, from output index `from_index` on."""
-        sink = _Sink()
+        frame, sink = (
+            frame_of(self.address, messages.ResumeRequest(request_id=request_id, from_index=from_index)),
+            _Sink(),
+        )
+        await self._send(frame)
         self._conversation.resume(request_id, sink)
-        await self._send(messages.ResumeRequest(request_id=request_id, from_index=from_index))
         return AsyncStream(self, request_id, sink)
 
     async def cancel(self, request_id: str) -> bool:
         """Cancel and wait for the acknowledgement: whether there was something to cancel. Idempotent."""
-        sink = _Sink()
+        frame, sink = frame_of(self.address, messages.CancelRequest(request_id=request_id)), _Sink()
+        await self._send(frame)
         self._conversation.cancel(request_id, sink)
-        await self._send(messages.CancelRequest(request_id=request_id))
         return bool((await self._answer(sink)).live)
 
     async def stats(self) -> dict[str, Any]:
@@ -151,7 +156,7 @@ class AsyncClient:
         """Say goodbye (live requests are cancelled by the engine). Idempotent."""
         if self._socket is None:
             return
-        await self._send(messages.Goodbye(reason="closed"))
+        await self._try(messages.Goodbye(reason="closed"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -168,8 +173,8 @@ class AsyncClient:
 
     async def _ask(self, kind: Any, question: messages.ToScheduler) -> Any:
         sink = _Sink()
+        await self._send(codec.encode(question))
         self._conversation.ask(kind, sink)
-        await self._send(question)
         return await self._answer(sink)
 
     async def _answer(self, sink: _Sink) -> Any:
@@ -181,14 +186,25 @@ class AsyncClient:
             raise item
         return item
 
-    async def _send(self, message: messages.ToScheduler) -> None:
+    async def _leave(self, request_id: str, sink: _Sink) -> None:
+        cancel = self._conversation.leave(request_id, sink)
+        if cancel is not None:
+            await self._try(cancel)
+
+    async def _send(self, frame: bytes) -> None:
+        """Never yields, so that what a caller registers afterwards is there before the answer."""
         if self._socket is None:
             raise EngineLost(f"the client of {self.address} is not connected")
         self._sent = time.monotonic()
         try:
-            await self._socket.send(codec.encode(message), zmq.NOBLOCK)
+            await self._socket.send(frame, zmq.NOBLOCK)
         except zmq.Again:
             raise self._conversation.lost(time.monotonic() - self._heard) from None
+
+    async def _try(self, message: messages.ToScheduler) -> None:
+        """Say what nobody waits for. While the pipe is full it is not said: `_keep_alive` will notice the silence."""
+        with suppress(EngineLost):
+            await self._send(codec.encode(message))
 
     async def _receive(self) -> None:
         decoder = codec.for_client()
@@ -200,9 +216,9 @@ class AsyncClient:
             except PeerError as error:
                 self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
                 continue
-            hello = self._conversation.feed(message)
-            if hello is not None:
-                await self._send(hello)
+            answer = self._conversation.feed(message)
+            if answer is not None:
+                await self._try(answer)
             if isinstance(message, messages.Welcome):
                 self.welcome = message
                 self._welcomed.set()
@@ -220,6 +236,6 @@ class AsyncClient:
                 self._heard = now
             elif now - self._heard > self.timeout_s / 4:
                 self._conversation.ask(messages.Health, _Sink())
-                await self._send(messages.GetHealth())
+                await self._try(messages.GetHealth())
             elif now - self._sent >= keep_alive_s:
-                await self._send(messages.KeepAlive())
+                await self._try(messages.KeepAlive())

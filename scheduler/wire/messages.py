@@ -4,11 +4,13 @@ Owns the shape of what travels; never what it means (translate and the core do).
 Lengths are in tokens, ids and positions are integers, absent means absent (None), never a magic value.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 PROTOCOL_VERSION = 1
+MAX_ID_LEN = 256  # characters: answers and logs repeat an id
+RequestId = Annotated[str, msgspec.Meta(max_length=MAX_ID_LEN)]
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -209,7 +211,7 @@ class ClientHello(Message, frozen=True):
 class Submit(Message, frozen=True):
     """Exactly one of `prompt` and `prompt_token_ids`. `options` is decoded apart, so that a bad one can be refused."""
 
-    request_id: str
+    request_id: RequestId
     prompt: str | None = None
     prompt_token_ids: list[int] | None = None
     options: msgspec.Raw = msgspec.Raw(b"\x80")
@@ -235,11 +237,11 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
 
 
 class CancelRequest(Message, frozen=True):
-    request_id: str
+    request_id: RequestId
 
 
 class ResumeRequest(Message, frozen=True):
-    request_id: str
+    request_id: RequestId
     from_index: int = 0
 
 

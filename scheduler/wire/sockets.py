@@ -172,8 +172,10 @@ def _bound(made: "zmq.Socket[bytes]", high_water: int) -> None:
 
 def _take_over(path: Path) -> None:
     """Make the socket's directory, for us alone; remove the file of a dead instance, refuse that of a live one."""
-    if not path.parent.exists():
-        path.parent.mkdir(mode=0o700, parents=True)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused("BAD_CONFIG", f"bind {path}: {path.parent} cannot be made: {error}") from error
     mode = path.parent.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise Refused("BAD_CONFIG", f"bind {path}: anyone may replace files in {path.parent}; expected mode 0700")

@@ -54,6 +54,10 @@ ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
         ({"num_hidden_layers": 0}, ["num_hidden_layers = 0"]),
         ({"num_attention_heads": 5}, ["num_attention_heads = 5", "num_key_value_heads"]),
         ({"head_dim": 15}, ["head_dim = 15", "even"]),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, ["rope_scaling", "rope_parameters says"]),
+        ({"rope_theta": 5.0}, ["rope_theta = 5.0", "rope_parameters says"]),
+        ({"torch_dtype": "float16"}, ["torch_dtype = 'float16'", "dtype says"]),
+        ({"rms_norm_eps": 10**400}, ["rms_norm_eps", "positive number"]),
         ({"rms_norm_eps": None}, ["rms_norm_eps"]),
         ({"tie_word_embeddings": "no"}, ["tie_word_embeddings", "true or false"]),
         ({"dtype": "float8"}, ["dtype", "float8", "bfloat16"]),
@@ -259,3 +263,8 @@ def test_the_shipped_pair_loads_whole() -> None:
     assert (target.num_layers, target.eos_token_ids, drafter.block_size) == (8, (0,), 7)
     prompts = [json.loads(line)["prompt"] for line in paths.prompts.read_text(encoding="utf-8").splitlines()]
     assert len(prompts) == 32
+
+
+def test_json_of_any_depth_is_refused(folder: Path) -> None:
+    (folder / "target" / "config.json").write_text("[" * 100_000)
+    assert "config.json: expected readable JSON" in refusal(lambda: load_target_config(folder / "target"))

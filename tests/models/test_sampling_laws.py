@@ -142,3 +142,12 @@ def test_the_returned_distribution_is_the_one_drawn_from() -> None:
 def test_a_seed_is_taken_modulo_two_to_the_64() -> None:
     rows = [SamplingRow(seed=-1), SamplingRow(seed=(1 << 64) - 1), SamplingRow(seed=1 << 63)]
     assert Sampling.of(rows, CPU).seed.tolist() == [-1, -1, -(1 << 63)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6, math.nextafter(1e-5, 0), 1e-5, math.nextafter(1e-5, 1), 1e-4])
+def test_a_row_is_greedy_alone_iff_it_is_beside_a_sampled_one(temperature: float) -> None:
+    row, sampled = SamplingRow(temperature=temperature), SamplingRow(temperature=1.0)
+    alone, both = Sampling.of([row], CPU), Sampling.of([row, sampled], CPU)
+    assert both.greedy.squeeze(-1).tolist() == [temperature < 1e-5, False]
+    assert alone.any_sampled == (temperature >= 1e-5)
+    assert both.at(torch.tensor([1, 0, 0])).greedy.squeeze(-1).tolist() == [False, *[temperature < 1e-5] * 2]

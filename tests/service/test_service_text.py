@@ -25,3 +25,20 @@ def test_pieces_of_real_tokens_join_to_the_whole_text_and_are_never_half_charact
 def test_a_target_without_a_tokenizer_serves_token_ids_only(tmp_path: Path) -> None:
     assert tokenizer_beside(str(tmp_path)) is None
     assert tokenizer_beside("scripted") is None
+
+
+def test_text_that_is_told_again_from_an_index_is_the_rest_of_the_whole() -> None:
+    tokenizer = tokenizer_beside(str(TARGET))
+    assert tokenizer is not None
+    token_ids = tokenizer.encode("def f(self):\n    return '€ 你好'\n")
+    whole = tokenizer.decode(token_ids)
+    for index in range(len(token_ids)):
+        before = tokenizer.decode(token_ids[:index])
+        text = IncrementalText(tokenizer)
+        for token_id in token_ids[: index + 2]:
+            text.push([token_id])
+        text.rewind(index)
+        assert text.num_ids == index
+        told = "".join(text.push([token_id]) for token_id in token_ids[index:]) + text.flush()
+        if whole.startswith(before):  # not in the middle of a character
+            assert told == whole[len(before) :]

@@ -37,6 +37,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         return st.one_of([values_of(one) for one in arguments])
+    if origin is typing.Annotated:
+        return values_of(arguments[0])
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=4)
     if origin is dict:

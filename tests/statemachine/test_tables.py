@@ -9,7 +9,7 @@ import pytest
 from dsparkd.scheduler.core.tables import TABLES
 from dsparkd.statemachine import render, request
 from dsparkd.statemachine.errors import LocalError
-from dsparkd.statemachine.rows import Classifier, Declaration, Escape, Ignore, Row
+from dsparkd.statemachine.rows import Bond, Classifier, Declaration, Escape, Ignore, Row
 from dsparkd.statemachine.table import DefectiveTable, IllegalTransition, Step, Table
 
 
@@ -105,6 +105,16 @@ DEFECTS: dict[str, tuple[Declaration[Any, Any, Any], str]] = {
         changed(ignores=(Ignore(Light.RED, Push.HALT, "  "),)),
         "(RED, HALT) is ignored without a reason",
     ),
+    "effect outside the states that it belongs to": (
+        changed(bonds=(Bond(Noise.BELL, into=frozenset({Light.RED})),)),
+        "BELL stands only in rows that lead to RED, found in RED --GO[STRONG]--> GREEN",
+    ),
+    "effect missing where it belongs": (
+        changed(bonds=(Bond(Noise.BELL, into=frozenset({Light.GREEN, Light.OFF})),)),
+        "BELL is missing in RED --CUT--> OFF",
+    ),
+    "members that do not count": (changed(effects=IntEnum("Gap", {"BELL": 1})), "members must count 0, 1, 2"),
+    "neither final state nor home": (changed(finals=frozenset()), "names neither a final state nor a home"),
     "member of another machine": (
         changed(add=(Row(request.State.QUEUED, Push.HALT, Light.RED),)),
         "is not a member of Light",
