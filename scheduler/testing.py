@@ -1,14 +1,15 @@
 """A bench for the core: the real `Core` and the scripted worker, driven by hand, one input at a time.
 
 Owns the simulated clock and what was seen; never a socket or a real clock. For tests of the core, of policies and of
-changed tables: every input is followed by the ledger's invariants, and outputs are collected by request. With Hypothesis
-installed, `testing_rules.py` drives a bench through whatever can happen; docs/testing-kit.md shows both.
+changed tables: every input is followed by the ledger's invariants, and outputs are collected by request. With
+Hypothesis installed, `testing_rules.py` drives a bench through whatever can happen; docs/testing-kit.md shows both.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..statemachine import worker
 from .core import events
 from .core.handle import Core
 from .core.invariants import check
@@ -126,11 +127,11 @@ class Bench:
         self.send(events.WorkerDied(self.core.ledger.worker.session, reason))
 
     def revive(self) -> None:
-        """Wait for the back-off and boot the next worker."""
-        session = self.core.ledger.worker.session
-        while self.core.ledger.worker.session == session:
+        """Wait for the back-off and boot the next worker; none comes when the engine stops meanwhile."""
+        while self.core.ledger.worker.state is worker.State.DEAD:
             self.tick(milliseconds=100)
-        self.boot()
+        if self.core.ledger.worker.state is worker.State.SPAWNED:
+            self.boot()
 
     def run(self, *, max_steps: int = 10_000) -> None:
         """Tick and answer until no request is live and nothing is in flight."""

@@ -97,10 +97,13 @@ class HeldFacts(Protocol):
     held_len: int
 
 
+_ENDS, _DRAFT_LEFT, _ANCHOR_LEFT = Emission  # looking a member up by its class costs more than the classification
+
+
 def classify_emission(facts: EmissionFacts) -> Emission:
     if facts.ending is not None:
-        return Emission.ENDS
-    return Emission.DRAFT_LEFT if facts.held_len > 0 else Emission.ANCHOR_LEFT
+        return _ENDS
+    return _DRAFT_LEFT if facts.held_len > 0 else _ANCHOR_LEFT
 
 
 def classify_restart(facts: RestartFacts) -> Restart:

@@ -33,6 +33,7 @@ class Event(IntEnum):
     BROKE_CONTRACT = 6  # it sent what no lawful worker sends
     RESPAWN = 7  # the back-off is over
     DRAIN = 8  # the engine is done with it
+    REFUSED = 9  # it cannot serve these settings, and a next one could not either
 
 
 class Readiness(IntEnum):
@@ -105,6 +106,10 @@ def _leaves_early(state: State) -> Row[State, Event, Effect]:
     return Row(state, Event.DRAIN, State.STOPPED, effects=(Effect.KILL,))
 
 
+def _refuses(state: State) -> Row[State, Event, Effect]:
+    return Row(state, Event.REFUSED, State.ABANDONED, effects=(Effect.KILL, Effect.GIVE_UP))
+
+
 PAGE = Declaration(
     name="WORKER",
     states=State,
@@ -120,9 +125,11 @@ PAGE = Declaration(
         Row(State.SPAWNED, Event.HELLO, State.LOADING, effects=(Effect.SEND_INIT, Effect.ARM)),
         *_dies(State.SPAWNED, effects=_EARLY_DEATH),
         _leaves_early(State.SPAWNED),
+        _refuses(State.LOADING),
         Row(State.LOADING, Event.LOADED, State.WARMING, effects=(Effect.ARM,)),
         *_dies(State.LOADING, effects=_EARLY_DEATH),
         _leaves_early(State.LOADING),
+        _refuses(State.WARMING),
         Row(State.WARMING, Event.READY, State.READY, Readiness.FULL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.DEGRADED, Readiness.PARTIAL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.ABANDONED, Readiness.SHRUNK, (Effect.KILL, Effect.GIVE_UP)),

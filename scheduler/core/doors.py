@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .handle import Core
 
 SERVING = frozenset({worker.State.READY, worker.State.DEGRADED})
+REQUEST = Machine.REQUEST  # bound once for the path of every row
 
 # ---- clients ----------------------------------------------------------------------------------------------------
 
@@ -122,6 +123,14 @@ def worker_died(core: "Core", event: events.WorkerDied) -> None:
     _worker_event(core, event.session, worker.Event.DIED, WorkerNews(event.reason))
 
 
+def worker_refused(core: "Core", event: events.WorkerRefused) -> None:
+    """It may refuse while it starts; later it has accepted what it was told."""
+    one = core.ledger.worker
+    starting = one.state in (worker.State.LOADING, worker.State.WARMING)
+    state = one.state if starting else worker.State.LOADING
+    _in_order(core, event.session, worker.Event.REFUSED, WorkerNews(event.reason), state=state)
+
+
 def worker_broke(core: "Core", event: events.WorkerBroke) -> None:
     if event.session == core.ledger.worker.session:
         broke(core, event.reason)
@@ -212,7 +221,7 @@ def _send_step(core: "Core") -> None:
     if not rows:
         for one, planned, row in plan(ledger, core.limits, core.policy):
             one.last_step_id = step_id
-            core.send(Machine.REQUEST, one, planned)
+            core.send(REQUEST, one, planned)
             rows.append(row)
     if not rows:
         return
@@ -237,6 +246,7 @@ DOORS: Mapping[type, Callable[["Core", Any], None]] = {
     events.WorkerReady: worker_ready,
     events.WorkerBeat: worker_beat,
     events.WorkerDied: worker_died,
+    events.WorkerRefused: worker_refused,
     events.WorkerBroke: worker_broke,
     events.Report: report,
     events.StepFault: step_fault,

@@ -205,6 +205,14 @@ class WorkerDied:
 
 
 @attrs.frozen
+class WorkerRefused:
+    """The worker cannot serve what it was told to: a bad checkpoint or setting. Another one could not either."""
+
+    session: int
+    reason: str
+
+
+@attrs.frozen
 class WorkerBroke:
     """The worker sent what does not decode."""
 
@@ -261,6 +269,7 @@ Input = (
     | WorkerReady
     | WorkerBeat
     | WorkerDied
+    | WorkerRefused
     | WorkerBroke
     | Report
     | StepFault

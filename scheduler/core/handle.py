@@ -22,6 +22,7 @@ from .settle import Ending
 from .tables import TABLES, Machine, Tables
 from .totals import Totals
 
+REQUEST = Machine.REQUEST  # bound once: looking an enum's member up costs as much as a small function
 CASCADE_LIMIT = 1_000_000  # far above what any input can cause; a loop between machines is our bug
 
 
@@ -31,11 +32,12 @@ class Core:
     def __init__(self, limits: Limits, policy: Policy, *, tables: Tables = TABLES) -> None:
         self.limits = limits
         self.policy = policy
-        self.tables = tables
-        self.handlers = {machine: table.bind(HANDLERS[machine]) for machine, table in tables.items()}
+        # Lists by machine: an Enum is hashed by Python code, which would cost more than a table step.
+        self.tables = [tables[machine] for machine in Machine]
+        self.handlers = [self.tables[machine].bind(HANDLERS[machine]) for machine in Machine]
         self.ledger = Ledger(num_slots=limits.num_slots, restart_budget=limits.restart_budget)
         self.totals = Totals()
-        self.fired = {machine: [0] * len(table.listing) for machine, table in tables.items()}
+        self.fired = [[0] * len(table.listing) for table in self.tables]
         self._outputs: list[Output] = []
         self._pending: deque[tuple[Machine, Any, Any, Any, Any]] = deque()
 
@@ -81,7 +83,7 @@ class Core:
         twin.ledger = self.ledger.fork()
         if counting:
             twin.totals = self.totals.copy()
-            twin.fired = {machine: counts.copy() for machine, counts in self.fired.items()}
+            twin.fired = [counts.copy() for counts in self.fired]
         twin._outputs, twin._pending = [], deque()
         return twin
 
@@ -103,23 +105,24 @@ class Core:
     # ---- the cascade ----------------------------------------------------------------------------------------
 
     def settle_cascade(self) -> None:
-        pending = self._pending
+        pending, tables, fired = self._pending, self.tables, self.fired
         for _ in range(CASCADE_LIMIT):
             if not pending:
                 return
             machine, record, event, data, facts = pending.popleft()
             try:
-                step = self.tables[machine].step(record.state, event, facts)
+                step = tables[machine].step(record.state, event, facts)
             except IllegalTransition as wrong:
                 self._fail_internally(machine, record, event, wrong)
                 continue
             record.state = step.next
-            self.fired[machine][step.index] += 1
-            if machine is Machine.REQUEST:
+            fired[machine][step.index] += 1
+            if machine is REQUEST:
                 record.fired[step.index] += 1
-            handlers = self.handlers[machine]
-            for effect in step.effects:
-                handlers[effect](self, record, data)
+            if step.effects:
+                handlers = self.handlers[machine]
+                for effect in step.effects:
+                    handlers[effect](self, record, data)
         raise LocalError(f"an input caused more than {CASCADE_LIMIT} transitions")
 
     def _fail_internally(self, machine: Machine, record: Any, event: Any, wrong: IllegalTransition) -> None:

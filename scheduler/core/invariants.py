@@ -10,10 +10,13 @@ from ...statemachine.errors import LocalError
 from .events import Decode, Scrub, Seed
 from .ledger import Ledger, Timer
 
-SERVING = frozenset({worker.State.READY, worker.State.DEGRADED})
-AT_WORK = SERVING | {worker.State.DRAINING}
-WITHOUT_PROGRESS = frozenset({worker.State.DEAD, *worker.PAGE.finals})
-HOLDING = frozenset({request.State.DRAFT_READY, request.State.VERIFYING})
+# Tuples: to look an enum up in a set is to hash it, which is Python code.
+SERVING = (worker.State.READY, worker.State.DEGRADED)
+AT_WORK = (*SERVING, worker.State.DRAINING)
+WITHOUT_PROGRESS = (worker.State.DEAD, *worker.PAGE.finals)
+HOLDING = (request.State.DRAFT_READY, request.State.VERIFYING)
+IN_FLIGHT, OVER = tuple(request.IN_FLIGHT), tuple(request.FINALS)
+QUEUED, HELD, FREE = request.State.QUEUED, slot.State.HELD, slot.State.FREE
 
 
 def check(ledger: Ledger) -> None:
@@ -36,9 +39,9 @@ def _requests(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
     for key, one in ledger.requests.items():
         state, held = one.state, one.slot
         name = f"request {key} ({state.name})"
-        if state in request.FINALS:
+        if state in OVER:
             yield f"{name} is over but still in the ledger"
-        if (held is None) != (state is request.State.QUEUED):
+        if (held is None) != (state is QUEUED):
             yield f"{name} holds slot {held}"
         if (key in ledger.seated) != (held is not None):
             yield f"{name} is{'' if key in ledger.seated else ' not'} among the seated with slot {held}"
@@ -48,13 +51,13 @@ def _requests(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
             yield f"{name} has {len(one.output)} tokens of at most {one.options.max_tokens}"
         if held is not None and ledger.slots[held].owner != key:
             yield f"{name} and slot {held} disagree on the owner ({ledger.slots[held].owner})"
-        if (state in request.IN_FLIGHT) != (held in named):
+        if (state in IN_FLIGHT) != (held in named):
             yield f"{name} and the step in flight disagree"
 
 
 def _orders(ledger: Ledger) -> Iterator[str]:
     """The queue holds every queued request once, in accept order; whoever is seated is live."""
-    waiting = [one.order for one in ledger.requests.values() if one.state is request.State.QUEUED]
+    waiting = [one.order for one in ledger.requests.values() if one.state is QUEUED]
     queued = [one.order for one in ledger.queue]
     if queued != sorted(waiting):
         yield f"the queue is {queued}, expected {sorted(waiting)} (accept order)"
@@ -67,11 +70,11 @@ def _slots(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
     for one in ledger.slots:
         state = one.state
         name = f"slot {one.id} ({state.name})"
-        if (one.owner is not None) != (state is slot.State.HELD):
+        if (one.owner is not None) != (state is HELD):
             yield f"{name} has owner {one.owner}"
         if one.owner is not None and one.owner not in ledger.requests:
             yield f"{name} is held by request {one.owner}, which is over"
-        if (one.id in ledger.free) != (state is slot.State.FREE):
+        if (one.id in ledger.free) != (state is FREE):
             yield f"{name} and the free list disagree"
         if (one.id in ledger.condemned) != (state is slot.State.QUARANTINED):
             yield f"{name} and the condemned list disagree"

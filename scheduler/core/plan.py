@@ -14,13 +14,16 @@ from .policies import Policy
 
 Planned = tuple[Request, request.Event, Seed | Decode]
 
-READY_TO_DECODE = frozenset({request.State.DRAFT_READY, request.State.ANCHOR_READY})
+# Bound once for the path of every row.
+PLAN_VERIFY, PLAN_ANCHOR = request.Event.PLAN_VERIFY, request.Event.PLAN_ANCHOR
+SEED_READY = request.State.SEED_READY
+READY_TO_DECODE = (request.State.DRAFT_READY, request.State.ANCHOR_READY)
 
 
 def plan(ledger: Ledger, limits: Limits, policy: Policy) -> list[Planned]:
     """Return the rows of the next step, decode rows first, then the oldest chunks; empty when nobody can run."""
     decoding = [one for one in ledger.seated.values() if one.state in READY_TO_DECODE]
-    seeding = [one for one in ledger.seated.values() if one.state is request.State.SEED_READY]
+    seeding = [one for one in ledger.seated.values() if one.state is SEED_READY]
     if ledger.suspects:
         alone = ledger.suspects[0]
         decoding = [one for one in decoding if one.id == alone]
@@ -76,6 +79,7 @@ def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, block_len: int)
 def _decode_rows(
     rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
 ) -> Iterator[Planned]:
+    slots = ledger.slots
     for one, want in zip(rows, wanted, strict=False):
         if budget < 1 or one.slot is None:
             return
@@ -83,8 +87,8 @@ def _decode_rows(
         draft_len, propose_len = lengths(remaining, one.held_len, wanted=want, block_len=block_len)
         draft_len = min(draft_len, budget - 1)
         budget -= draft_len + 1
-        event = request.Event.PLAN_VERIFY if draft_len > 0 else request.Event.PLAN_ANCHOR
-        yield one, event, Decode(one.slot, ledger.slots[one.slot].epoch, draft_len, propose_len)
+        event = PLAN_VERIFY if draft_len > 0 else PLAN_ANCHOR
+        yield one, event, Decode(one.slot, slots[one.slot].epoch, draft_len, propose_len)
 
 
 def _chunks(

@@ -32,6 +32,9 @@ from .tables import Machine
 if TYPE_CHECKING:
     from .handle import Core
 
+# Bound once for the path of every row: looking an enum's member up costs as much as a small function.
+REQUEST, EMITTED = Machine.REQUEST, request.Event.EMITTED
+
 
 @attrs.frozen
 class Ending:
@@ -155,11 +158,11 @@ def settle(core: "Core", one: StepInFlight, report: Report) -> None:
 
 
 def _hand_over(core: "Core", owner: Request, row: Seed | Decode, got: ReportRow) -> None:
-    if owner.id in core.ledger.suspects:
+    if core.ledger.suspects and owner.id in core.ledger.suspects:
         core.ledger.suspects.remove(owner.id)  # it ran alone and lives
     if type(got) is Emitted:
         outcome = cut(core, owner, row, got)
-        core.send(Machine.REQUEST, owner, request.Event.EMITTED, outcome, facts=outcome)
+        core.send(REQUEST, owner, EMITTED, outcome, facts=outcome)
     elif type(got) is Seeded:
         core.send(Machine.REQUEST, owner, request.Event.SEEDED, row)
     elif type(got) is RowFault:

@@ -42,10 +42,10 @@ class Coverage:
 
     def attach(self, world: EngineWorld) -> EngineWorld:
         """A fork whose descendants all report here. The rows that booted it count as fired."""
-        for machine, counts in world.core.fired.items():
+        for machine, counts in zip(Machine, world.core.fired, strict=True):
             self.rows.update({(machine, index): count for index, count in enumerate(counts) if count})
         twin = world.fork()
-        twin.core.fired = {machine: Log(machine, self._just_fired) for machine in Machine}  # type: ignore[misc]
+        twin.core.fired = [Log(machine, self._just_fired) for machine in Machine]  # type: ignore[misc]
         return twin
 
     def watch(self, before: EngineWorld, move: Move, after: EngineWorld, path: Callable[[], tuple[Any, ...]]) -> None:

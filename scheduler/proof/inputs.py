@@ -30,6 +30,7 @@ ALONE = {
     "stop": "stop",
     "partial": "partial",
     "shrunk": "shrunk",
+    "refused": "refused",
     "broke": "broken",
     "mislabelled": "broken",
     "die": "death",
@@ -137,6 +138,10 @@ def shrunk(world: "EngineWorld") -> None:
     scope = world.scope
     message = events.WorkerReady(world.reference.session, scope.num_slots, scope.max_model_len - 1, scope.block_len)
     world.feed(message, world.reference.word("ready", shrunk=True))
+
+
+def refused(world: "EngineWorld") -> None:
+    world.feed(events.WorkerRefused(world.reference.session, "a bad checkpoint"), world.reference.decline())
 
 
 def die(world: "EngineWorld") -> None:
@@ -266,6 +271,7 @@ INPUTS: Mapping[str, Callable[..., None]] = {
         word,
         partial,
         shrunk,
+        refused,
         die,
         broke,
         beat,

@@ -100,6 +100,8 @@ def _worker(world: "EngineWorld") -> Iterator[Move]:
             yield ("partial",)
         if phase == WARMING and _has(world, "shrunk"):
             yield ("shrunk",)
+    if phase in (LOADING, WARMING) and _has(world, "refused"):
+        yield ("refused",)
     if phase not in (DEAD, GONE) and _has(world, "death"):
         yield ("die",)
     if _has(world, "broken") and phase not in (DEAD, GONE):

@@ -30,7 +30,7 @@ class Uncounted:
         pass
 
 
-UNCOUNTED: Any = {machine: Uncounted() for machine in Machine}
+UNCOUNTED: Any = [Uncounted() for _ in Machine]
 
 
 @attrs.frozen

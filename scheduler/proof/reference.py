@@ -185,10 +185,14 @@ class Reference:
             self.phase += 1
             return [("SendInit", self.session)] if kind == "hello" else []
         if shrunk:
-            self.phase, self.given_up = GONE, True
-            return [("KillWorker", self.session), *self.fail_all("WORKER_LOST")]
+            return self.decline()
         self.phase, self.lost = SERVING, lost
         return []
+
+    def decline(self) -> Expected:
+        """A worker that cannot serve what it was told to is the last one."""
+        self.phase, self.given_up = GONE, True
+        return [("KillWorker", self.session), *self.fail_all("WORKER_LOST")]
 
     def beat(self) -> bool:
         """Alive is not progressing: whether a beat renews the worker's time."""

@@ -37,6 +37,7 @@ TROUBLES = (
     "bug",  # our own illegal transition
     "partial",  # a worker is ready without something that was asked for
     "shrunk",  # a worker is smaller than the first
+    "refused",  # a worker cannot serve what it was told to
     "unfit",  # a submit that is refused
 )
 

@@ -16,7 +16,7 @@ SMALL = (
         restart_budget=1,
         deadlines=frozenset({0}),
         late_words=True,
-        troubles={"wait": 1, "death": 1, "broken": 1, "partial": 1, "shrunk": 1, "drain": 1, "stop": 1},
+        troubles={"wait": 1, "death": 1, "broken": 1, "partial": 1, "shrunk": 1, "refused": 1, "drain": 1, "stop": 1},
     ),
     Scope(
         name="decode",

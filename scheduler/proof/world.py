@@ -11,7 +11,7 @@ from ..core.handle import Core
 from ..core.invariants import check
 from ..core.ledger import Timer
 from ..core.policies.told import Told
-from ..core.tables import TABLES, Tables
+from ..core.tables import TABLES, Machine, Tables
 from . import moves as enumeration
 from .commands import Contradiction, take
 from .inputs import INPUTS, costs
@@ -85,7 +85,7 @@ class EngineWorld:
         twin.core, twin.reference, twin.story = self.core.fork(counting=False), self.reference.copy(), self.story
         twin.mark = self.mark
         if tables is not None:
-            twin.core.tables = tables
+            twin.core.tables = [tables[machine] for machine in Machine]
         return twin
 
     def act(self, move: Move) -> None:

@@ -127,6 +127,8 @@ class WorkerEdge:
             return
         if isinstance(message, wire.Goodbye):
             self.supervisor.leave(LEAVE_S)
+            if message.refused:
+                yield events.WorkerRefused(self.session, message.reason)
             yield self._dead(f"it said goodbye: {message.reason}")
             return
         if isinstance(message, wire.Ready):

@@ -192,10 +192,11 @@ class Pong(Message, frozen=True):
 
 
 class Goodbye(Message, frozen=True):
-    """Last word of a worker or of a client."""
+    """Last word of a worker or of a client. `refused`: the worker cannot serve its Init, nor could another one."""
 
     reason: str = ""
     session: int | None = None
+    refused: bool = False
 
 
 # ---- client -> scheduler ----------------------------------------------------------------------------------------

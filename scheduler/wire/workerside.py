@@ -18,7 +18,7 @@ import structlog
 import zmq
 
 from ...statemachine import worker as machine
-from ...statemachine.errors import EngineError, PeerError
+from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec
 from .messages import (
     FromWorker,
@@ -159,8 +159,9 @@ class _Worker:
         except Exception as error:
             reason = _last_line(error)
             log.exception("worker_fails", session=self._session, state=self._state.name)
-            self._move(machine.Event.DIED)
-            self._say_goodbye(reason)
+            refused = isinstance(error, Refused) and self._state in (machine.State.LOADING, machine.State.WARMING)
+            self._move(machine.Event.REFUSED if refused else machine.Event.DIED)
+            self._say_goodbye(reason, refused=refused)
             return 1
         self._say_goodbye("asked to leave")
         return 0
@@ -228,10 +229,10 @@ class _Worker:
     def _move(self, event: machine.Event, facts: object = None) -> None:
         self._state = machine.TABLE.step(self._state, event, facts).next
 
-    def _say_goodbye(self, reason: str) -> None:
+    def _say_goodbye(self, reason: str, *, refused: bool = False) -> None:
         """The last word may be lost; the exit code and the closed channel say the same."""
         try:
-            self._channel.send(Goodbye(reason=reason, session=self._session))
+            self._channel.send(Goodbye(reason=reason, session=self._session, refused=refused))
         except _Departed:
             log.info("goodbye_unheard", session=self._session, reason=reason)
 

@@ -19,7 +19,7 @@ from dsparkd.statemachine.table import Table
 
 # A space that shrinks proves less without anybody noticing, so its size is written down.
 STATES = {
-    "boot": 2556,
+    "boot": 2656,
     "decode": 3639,
     "faults": 6031,
     "bugs": 4947,

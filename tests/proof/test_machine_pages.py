@@ -69,9 +69,9 @@ def test_the_summary_of_causality_is_what_the_handlers_do(monkeypatch: pytest.Mo
             "poison",
         ):
             world = EngineWorld(scope)
-            world.core.handlers = {
-                machine: [noting(machine, effect, handlers[effect]) for effect in TABLES[machine].page.effects]
-                for machine, handlers in world.core.handlers.items()
-            }
+            world.core.handlers = [
+                [noting(machine, effect, handlers[effect]) for effect in TABLES[machine].page.effects]
+                for machine, handlers in zip(Machine, world.core.handlers, strict=True)
+            ]
             assert explore(world, max_states=1500).violation is None
     assert seen == set(CAUSES)
