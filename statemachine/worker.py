@@ -41,7 +41,7 @@ class Readiness(IntEnum):
 
     FULL = 0
     PARTIAL = 1
-    SHRUNK = 2
+    UNFIT = 2
 
 
 class Budget(IntEnum):
@@ -68,7 +68,7 @@ class ReadinessFacts(Protocol):
     """What READY is classified by."""
 
     lost: tuple[str, ...]  # what was asked for and is missing
-    shrunk: bool  # its capacity is below the first READY's
+    unfit: bool  # its capacity is below the first READY's, or the policy wants more than its block
 
 
 class BudgetFacts(Protocol):
@@ -79,8 +79,8 @@ class BudgetFacts(Protocol):
 
 
 def classify_readiness(facts: ReadinessFacts) -> Readiness:
-    if facts.shrunk:
-        return Readiness.SHRUNK
+    if facts.unfit:
+        return Readiness.UNFIT
     return Readiness.PARTIAL if facts.lost else Readiness.FULL
 
 
@@ -132,7 +132,7 @@ PAGE = Declaration(
         _refuses(State.WARMING),
         Row(State.WARMING, Event.READY, State.READY, Readiness.FULL, (Effect.ADOPT, Effect.ARM)),
         Row(State.WARMING, Event.READY, State.DEGRADED, Readiness.PARTIAL, (Effect.ADOPT, Effect.ARM)),
-        Row(State.WARMING, Event.READY, State.ABANDONED, Readiness.SHRUNK, (Effect.KILL, Effect.GIVE_UP)),
+        Row(State.WARMING, Event.READY, State.ABANDONED, Readiness.UNFIT, (Effect.KILL, Effect.GIVE_UP)),
         *_dies(State.WARMING, effects=_EARLY_DEATH),
         _leaves_early(State.WARMING),
         Row(State.READY, Event.DEGRADE, State.DEGRADED),

@@ -27,6 +27,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM (finishes what is live) or SIGINT (stops now)."""
     pair: Pair = context.obj
+    if model is not None and drafter is None and config is None:
+        message = f"drafter: missing for --model {model}: expected a checkpoint's folder, or `none`"
+        raise Refused("BAD_CONFIG", message)
     flags = {"target": model, "drafter": drafter, "bind": bind, "num_slots": num_slots, "policy": policy}
     shipped = {"target": str(pair.target), "drafter": str(pair.drafter)}
     settings = Settings.load(config, {**flags, **_assignments(set_ or [])}, pair=shipped)

@@ -109,13 +109,16 @@ def worker_loaded(core: "Core", event: events.WorkerLoaded) -> None:
 
 
 def worker_ready(core: "Core", event: events.WorkerReady) -> None:
-    """The first READY's capacity must carry the limits; a later worker must not be smaller than the first."""
+    """The first READY must carry the limits and the policy; a later worker must not be smaller than the first."""
     limits, first = core.limits, core.ledger.worker.capacity
     need = (limits.num_slots, limits.max_model_len, 0 if first is None else first.block_len)
     have = (event.num_slots, event.max_model_len, event.block_len)
     small = any(mine < its for mine, its in zip(have, need, strict=True))
     reason = f"its (num_slots, max_model_len, block_len) = {have} is below {need}" if small else ""
-    news = WorkerNews(reason, ready=event, lost=event.lost, shrunk=small)
+    wanted = core.policy.max_len
+    if wanted is not None and 0 < event.block_len < wanted:
+        reason = f"the policy {core.policy.name} wants {wanted} drafts, the drafter's block has {event.block_len}"
+    news = WorkerNews(reason, ready=event, lost=event.lost, unfit=reason != "")
     _in_order(core, event.session, worker.Event.READY, news, state=worker.State.WARMING)
 
 

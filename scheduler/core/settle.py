@@ -51,7 +51,7 @@ class WorkerNews:
     reason: str = ""
     ready: WorkerReady | None = None
     lost: tuple[str, ...] = ()
-    shrunk: bool = False
+    unfit: bool = False
 
 
 @attrs.define

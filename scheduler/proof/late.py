@@ -43,6 +43,7 @@ def _late_messages(world: "EngineWorld", kind: str) -> Iterator[tuple[events.Inp
         yield events.WorkerHello(session), []
         yield events.WorkerLoaded(session), []
         yield events.WorkerReady(session, scope.num_slots, scope.max_model_len, scope.block_len), []
+        yield events.WorkerRefused(session, "a bad checkpoint"), []
         yield events.WorkerDied(session, "its exit"), []
         yield events.WorkerBroke(session, "its last junk"), []
     elif kind == "cancel":

@@ -206,7 +206,12 @@ class ClientEdge:
                 self.router.send(client.identity, codec.encode(message))
         self.router.flush()
 
-    def close(self) -> None:
+    def close(self, last_word: str) -> None:
+        """Tell who is there that nobody will answer any more: a question that waits would wait in vain."""
+        farewell = codec.encode(wire.Refused(code="ENGINE_GONE", message=last_word))
+        for client in self.translate.clients.values():
+            if client.identity is not None:
+                self.router.send(client.identity, farewell)
         self.router.close(linger_ms=LINGER_MS)
 
     def _canonical_line(self, record: Record | None, ended: events.Ended) -> None:

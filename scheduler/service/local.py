@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ..wire.client import Client
+from ..wire.conversation import EngineLost
 from .config import Settings
 
 _STOP_S = 10.0
@@ -30,6 +33,7 @@ def local(*, wait_s: float = 120.0, timeout_s: float = 30.0, log: Any = None, **
         resolved = Settings.from_mapping({"bind": f"ipc://{folder}/engine", **settings})
         process = start(resolved, log=log)
         try:
+            _wait_for_socket(resolved.bind, process, wait_s)
             with Client(resolved.bind, timeout_s=timeout_s) as client:
                 client.wait_ready(wait_s)
                 yield client
@@ -37,6 +41,16 @@ def local(*, wait_s: float = 120.0, timeout_s: float = 30.0, log: Any = None, **
             stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for_socket(bind: str, process: "subprocess.Popen[bytes]", wait_s: float) -> None:
+    """An engine that ends before it can be reached would be waited for in vain."""
+    path = Path(bind.removeprefix("ipc://"))
+    until = time.monotonic() + wait_s
+    while process.poll() is None and bind.startswith("ipc://") and not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    if process.poll() is not None:
+        raise EngineLost(f"the engine at {bind} ended with status {process.returncode} before it served")
 
 
 def start(settings: Settings, *, log: Any = None) -> "subprocess.Popen[bytes]":

@@ -7,6 +7,10 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
+
+# Without local variables: they hold prompts and tokens, and make one line of a megabyte.
+TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
 
 
 def configure_logs(level: int = logging.INFO) -> None:
@@ -17,7 +21,7 @@ def configure_logs(level: int = logging.INFO) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            structlog.dev.ConsoleRenderer() if terminal else structlog.processors.dict_tracebacks,
+            structlog.dev.ConsoleRenderer() if terminal else TRACEBACKS,
             *([] if terminal else [structlog.processors.JSONRenderer()]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -108,6 +108,7 @@ class Service:
         self._feed(self.worker.watch(exited=self.worker.registered in found), outputs)
         if self._wake_read in found:
             self._feed(self._signalled(), outputs)
+        self._was_ready = self._was_ready or self.core.ledger.worker.capacity is not None
         if (self._was_ready or self._stopping) and not self.clients.ready:
             self._feed(self.clients.release(now_ns), outputs)
         if self.clients.router.socket in found:
@@ -134,7 +135,7 @@ class Service:
     def close(self) -> None:
         """Kill the worker, say the last words, remove what was made. Idempotent is not needed: `run` calls it once."""
         self.worker.close()
-        self.clients.close()
+        self.clients.close("; ".join(self.core.health()[3]) or "the engine has ended")
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._context.term()
@@ -196,7 +197,6 @@ class Service:
         log.info("worker_ready", session=ready.session, block_len=ready.block_len, lost=list(ready.lost))
         self.translate.vocab_size = ready.vocab_size
         self.translate.eos_token_ids = frozenset(ready.eos_token_ids)
-        self._was_ready = True
 
     def _welcome(self, client: Client) -> wire.Welcome:
         return wire.Welcome(

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import zmq
 
-from ...statemachine.errors import EngineError, PeerError
+from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
 from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, frame_of, submit_frame
 from .sockets import dealer
@@ -138,13 +138,15 @@ class Client:
         return health
 
     def wait_ready(self, timeout_s: float = 120.0) -> messages.Health:
-        """Wait until the engine's worker serves; `EngineLost` with its health's reasons when the time is over."""
+        """Wait until the worker serves. Raises `Refused` (NO_WORKER) when none will, `EngineLost` in the end."""
         until = time.monotonic() + timeout_s
         while True:
             health = self.health()
             if health.worker in ("READY", "DEGRADED"):
                 return health
-            if health.worker in ("STOPPED", "ABANDONED") or time.monotonic() > until:
+            if health.worker in ("STOPPED", "ABANDONED"):
+                raise Refused("NO_WORKER", f"{self.address}: {'; '.join(health.reasons)}")
+            if time.monotonic() > until:
                 raise EngineLost(f"the engine at {self.address} is not ready: {health.worker}, {health.reasons}")
             threading.Event().wait(0.02)
 

@@ -207,10 +207,10 @@ class Conversation:
             self._greeting = True
             self.fail_all(EngineLost(f"the engine at {self.address} does not know this client any more"))
             return self.hello()
-        error = Refused(message.code, f"{self.address}: request {message.request_id}: {message.message}")
         if message.request_id is None:
-            self.fail_all(error)
+            self.fail_all(Refused(message.code, f"{self.address}: {message.message}"))
             return None
+        error = Refused(message.code, f"{self.address}: request {message.request_id}: {message.message}")
         if message.request_id in self._unanswered:
             sink = self._answered(message.request_id)
         else:

@@ -72,7 +72,7 @@ class _Readiness:
     """The facts of the table's READY event, as far as a worker can know them."""
 
     lost: tuple[str, ...]
-    shrunk: bool = False  # the scheduler compares with the first READY
+    unfit: bool = False  # the scheduler judges that
 
 
 def serve_worker(address: str, *, session: int, token: str, backend: Backend, parent_pid: int | None = None) -> int:
@@ -157,9 +157,9 @@ class _Worker:
             log.info("worker_departs", session=self._session, reason=str(departure))
             return 1
         except Exception as error:
-            reason = _last_line(error)
-            log.exception("worker_fails", session=self._session, state=self._state.name)
             refused = isinstance(error, Refused) and self._state in (machine.State.LOADING, machine.State.WARMING)
+            reason = str(error) if refused else _last_line(error)
+            log.error("worker_fails", session=self._session, state=self._state.name, exc_info=not refused)
             self._move(machine.Event.REFUSED if refused else machine.Event.DIED)
             self._say_goodbye(reason, refused=refused)
             return 1

@@ -170,6 +170,8 @@ def test_a_checkpoint_that_is_none_is_an_error_and_not_a_hang(tmp_path: Path) ->
         (("machines", "toaster"), "toaster"),
         (("demo", "--dtype", "int3"), "int3"),
         (("serve", "--set", "nonsense"), "KEY=VALUE"),
+        (("serve", "--model", "somewhere"), "drafter"),
+        (("generate", "x", "--draft-len", "9"), "block has 7"),
         (("serve", "--bind", "ipc://" + "/tmp/" + "x" * 120), "107"),
     ],
 )

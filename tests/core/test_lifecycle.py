@@ -400,6 +400,33 @@ def test_a_smaller_worker_after_a_restart_is_abandoned_with_both_numbers() -> No
     assert "(2, 64, 7)" in bench.core.ledger.worker.reason
 
 
+@pytest.mark.parametrize("word", ["hello", "loaded"], ids=["loading", "warming"])
+def test_a_worker_that_refuses_what_it_was_told_is_the_last_one(word: str) -> None:
+    bench = Bench(limits=Limits(num_slots=1, max_model_len=64), vocab_size=50)
+    bench.submit(0, [1], max_tokens=9)
+    bench.lose_worker()
+    while bench.core.ledger.worker.session == 1:
+        bench.tick(milliseconds=100)
+    bench.send(events.WorkerHello(2))
+    if word == "loaded":
+        bench.send(events.WorkerLoaded(2))
+    bench.send(events.WorkerRefused(2, "the checkpoint is damaged"))
+    assert bench.core.ledger.worker.state is worker.State.ABANDONED
+    assert (bench.ended[0][0].reason, bench.ended[0][0].message) == ("WORKER_LOST", "the checkpoint is damaged")
+    bench.send(events.WorkerDied(2, "it left"))
+    bench.tick(milliseconds=60 * SECOND_MS)
+    assert bench.core.ledger.worker.session == 2
+
+
+def test_a_policy_that_wants_more_than_the_drafters_block_is_refused_at_ready() -> None:
+    bench = Bench("fixed:9", limits=Limits(num_slots=1, max_model_len=64), vocab_size=50)
+    assert bench.core.ledger.worker.state is worker.State.ABANDONED
+    assert "wants 9 drafts" in bench.core.ledger.worker.reason
+    assert "block has 7" in bench.core.ledger.worker.reason
+    plain = Bench("fixed:9", limits=Limits(num_slots=1, max_model_len=64), vocab_size=50, block_len=0)
+    assert plain.core.ledger.worker.state is worker.State.READY
+
+
 def test_drain_finishes_what_is_live_refuses_what_is_new_and_comes_to_rest() -> None:
     bench = Bench(vocab_size=50)
     bench.submit(0, [1], max_tokens=10)

@@ -13,6 +13,7 @@ WORDS = {
     "hello": lambda session: events.WorkerHello(session),
     "loaded": lambda session: events.WorkerLoaded(session),
     "ready": lambda session: events.WorkerReady(session, 2, 64, 7),
+    "refused": lambda session: events.WorkerRefused(session, "a bad checkpoint"),
     "died": lambda session: events.WorkerDied(session, "its exit"),
     "broke": lambda session: events.WorkerBroke(session, "junk"),
     "beat": lambda session: events.WorkerBeat(session, 0),
