@@ -41,7 +41,7 @@ class Service:
     def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
         self.settings = settings
         self.core = Core(settings.limits(), policy or parse_policy(settings.policy))
-        self.translate = Translate(tokenizer or tokenizer_beside(settings.target))
+        self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
         self._signals: list[int] = []
         self._finished = False
         self._was_ready = False

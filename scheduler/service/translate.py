@@ -17,6 +17,8 @@ from .text import IncrementalText, Tokenizer
 
 RequestOutput = events.Tokens | events.Accepted | events.Ended | events.CancelAck | events.Refusal
 
+MAX_CHARACTERS_A_TOKEN = 64  # a text longer than this for each position is no prompt, whatever its tokens are
+
 
 @attrs.define
 class Record:
@@ -47,8 +49,9 @@ class Client:
 class Translate:
     """The tables of names. `vocab_size` and `eos_token_ids` come with the first READY."""
 
-    def __init__(self, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None = None, *, max_model_len: int = 512) -> None:
         self.tokenizer = tokenizer
+        self.max_model_len = max_model_len
         self.vocab_size: int | None = None
         self.eos_token_ids: frozenset[int] = frozenset()
         self.clients: dict[int, Client] = {}
@@ -133,6 +136,9 @@ class Translate:
         if message.prompt is not None:
             if self.tokenizer is None:
                 raise Refused("TEXT_UNAVAILABLE", "prompt is text, but this engine has no tokenizer: send token ids")
+            length, longest = len(message.prompt), MAX_CHARACTERS_A_TOKEN * self.max_model_len
+            if length > longest:  # tokenising a book would hold up everybody
+                raise Refused("PROMPT_TOO_LONG", f"prompt of {length} characters: expected at most {longest}")
             prompt = tuple(self.tokenizer.encode(message.prompt))
         else:
             prompt = tuple(message.prompt_token_ids or ())
@@ -169,6 +175,8 @@ class Translate:
         Called at once, in the order of outputs, so that the same id may be submitted again in the same poll.
         """
         record = self.records[output.request]
+        if type(output) is events.Tokens:  # nearly all of them
+            return record
         if isinstance(output, events.Accepted):
             record.accepted = True
         elif isinstance(output, events.Ended) or (isinstance(output, events.Refusal) and not record.accepted):

@@ -86,7 +86,14 @@ def test_text_is_tokenised_and_refused_without_a_tokenizer(translate: Translate,
 
 @pytest.mark.parametrize(
     ("prompt", "code"),
-    [((), "EMPTY_PROMPT"), ("", "EMPTY_PROMPT"), (None, "BAD_PROMPT"), ((1, 256), "BAD_TOKEN"), ((-1,), "BAD_TOKEN")],
+    [
+        ((), "EMPTY_PROMPT"),
+        ("", "EMPTY_PROMPT"),
+        (None, "BAD_PROMPT"),
+        ((1, 256), "BAD_TOKEN"),
+        ((-1,), "BAD_TOKEN"),
+        ("x" * (64 * 512 + 1), "PROMPT_TOO_LONG"),
+    ],
 )
 def test_a_bad_prompt_is_refused_by_its_code(translate: Translate, client: Client, prompt: Any, code: str) -> None:
     with pytest.raises(Refused) as caught:
