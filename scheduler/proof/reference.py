@@ -37,24 +37,12 @@ class Intent(NamedTuple):
 
 
 class Reference:
+    # fmt: off
     __slots__ = (
-        "away",
-        "dirty",
-        "draining",
-        "flying",
-        "given_up",
-        "intents",
-        "last_step_id",
-        "lost",
-        "phase",
-        "respawns",
-        "scope",
-        "session",
-        "stopped",
-        "suspects",
-        "undo",
-        "windows",
+        "away", "dirty", "draining", "flying", "given_up", "intents", "last_step_id", "lost", "phase", "respawns",
+        "scope", "session", "stopped", "suspects", "undo", "windows",
     )
+    # fmt: on
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
