@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.handle import Core
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.policies.fixed import Fixed
@@ -81,8 +81,8 @@ def handle_us(num_rows: int, *, steps: int = 30) -> float:
     return spent / steps / 1000
 
 
-def answer(outputs: list[events.Output], *, num_tokens: int) -> events.Report:
-    command = next(one for one in outputs if isinstance(one, events.Command))
+def answer(outputs: list[results.Output], *, num_tokens: int) -> events.Report:
+    command = next(one for one in outputs if isinstance(one, results.Command))
     rows: list[events.ReportRow] = [
         events.Emitted(row.slot, row.epoch, list(range(num_tokens)), num_tokens - 1, BLOCK_LEN)
         for row in command.rows

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..statemachine import worker
-from .core import events
+from .core import events, results
 from .core.handle import Core
 from .core.invariants import check
 from .core.limits import Limits
@@ -60,13 +60,13 @@ class Bench:
         )
         self.now_ns = 0
         self.records: list[Record] = []  # everything that went in, for `dump`
-        self.in_flight: events.Command | None = None
-        self.commands: list[events.Command] = []
+        self.in_flight: results.Command | None = None
+        self.commands: list[results.Command] = []
         self.reports: list[events.Report | events.StepFault] = []
         self.tokens: dict[int, list[int]] = {}
-        self.ended: dict[int, list[events.Ended]] = {}
-        self.refused: dict[int, list[events.Refusal]] = {}
-        self.outputs: list[events.Output] = []
+        self.ended: dict[int, list[results.Ended]] = {}
+        self.refused: dict[int, list[results.Refusal]] = {}
+        self.outputs: list[results.Output] = []
         self._take(self.core.start())
         self.boot()
 
@@ -78,7 +78,7 @@ class Bench:
         self.send(events.WorkerLoaded(session))
         self.send(events.WorkerReady(session, self.limits.num_slots, self.limits.max_model_len, self.worker.block_len))
 
-    def send(self, event: events.Input) -> list[events.Output]:
+    def send(self, event: events.Input) -> list[results.Output]:
         """One input; the ledger is checked after it."""
         self.records.append(event)
         outputs = self.core.handle(event)
@@ -98,16 +98,16 @@ class Bench:
 
     def submit(
         self, request: int, prompt: Sequence[int], *, client: int = 0, deadline_ns: int | None = None, **options: Any
-    ) -> list[events.Output]:
+    ) -> list[results.Output]:
         if client not in self.core.ledger.clients:
             self.send(events.ClientHello(client))
         return self.send(events.Submit(client, request, tuple(prompt), events.Options(**options), deadline_ns))
 
-    def tick(self, milliseconds: int = 1) -> list[events.Output]:
+    def tick(self, milliseconds: int = 1) -> list[results.Output]:
         self.now_ns += milliseconds * MILLISECOND_NS
         return self.send(events.Tick(self.now_ns))
 
-    def answer(self) -> list[events.Output]:
+    def answer(self) -> list[results.Output]:
         """The worker runs the step in flight and its report arrives."""
         if self.in_flight is None:
             return []
@@ -148,22 +148,22 @@ class Bench:
             raise TypeError("only the scripted worker knows what plain decoding emits")
         return self.worker.continuation(list(prompt), length, params=events.Params(**params))
 
-    def _take(self, outputs: list[events.Output]) -> None:
+    def _take(self, outputs: list[results.Output]) -> None:
         self.outputs += outputs
         for output in outputs:
-            if isinstance(output, events.Command):
+            if isinstance(output, results.Command):
                 self.in_flight = output
                 self.commands.append(output)
-            elif isinstance(output, events.Tokens):
+            elif isinstance(output, results.Tokens):
                 seen = self.tokens.setdefault(output.request, [])
                 if output.index != len(seen):
                     raise AssertionError(f"request {output.request}: tokens at {output.index} after {len(seen)}")
                 seen += output.token_ids
-            elif isinstance(output, events.Ended):
+            elif isinstance(output, results.Ended):
                 self.ended.setdefault(output.request, []).append(output)
-            elif isinstance(output, events.Refusal):
+            elif isinstance(output, results.Refusal):
                 self.refused.setdefault(output.request, []).append(output)
-            elif isinstance(output, events.KillWorker):
+            elif isinstance(output, results.KillWorker):
                 self.in_flight = None
 
 

@@ -1,7 +1,7 @@
 """Causality between the machines: which effect of one machine enqueues which event of another.
 
-Owns the summary; the handlers in `effects.py`, `settle.py` and `timers.py` are the truth, and a test observes that they
-do exactly this. `cli/docs.py` prints it. Inputs and timers start each chain; no effect steps its own machine.
+Owns the summary; the effects' handlers, `settle.py` and `timers.py` are the truth, and a test observes that they do
+exactly this. `cli/docs.py` prints it. Inputs and timers start each chain; no effect steps its own machine.
 """
 
 from enum import IntEnum

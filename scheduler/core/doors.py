@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import client, engine, request, step, worker
-from ..core import events
+from ..core import events, results
 from . import timers
 from .ledger import Client, StepInFlight, Timer
 from .plan import plan, scrubs
@@ -50,7 +50,7 @@ def cancel(core: "Core", event: events.Cancel) -> None:
     """Idempotent: cancelling what is over or unknown is acknowledged as such."""
     one = core.ledger.requests.get(event.request)
     live = one is not None and one.client == event.client
-    core.emit(events.CancelAck(event.client, event.request, live))
+    core.emit(results.CancelAck(event.client, event.request, live))
     if one is not None and live:
         core.send(Machine.REQUEST, one, request.Event.CANCEL, Ending("cancelled"))
 
@@ -59,14 +59,14 @@ def resume(core: "Core", event: events.Resume) -> None:
     one = core.ledger.requests.get(event.request)
     if one is None or one.client != event.client:
         core.emit(
-            events.Refusal(event.client, event.request, "UNKNOWN_REQUEST", "no live request of this id at this client")
+            results.Refusal(event.client, event.request, "UNKNOWN_REQUEST", "no live request of this id at this client")
         )
     elif not 0 <= event.from_index <= len(one.output):
         message = f"from_index = {event.from_index}: expected 0..{len(one.output)}"
-        core.emit(events.Refusal(event.client, event.request, "BAD_INDEX", message))
+        core.emit(results.Refusal(event.client, event.request, "BAD_INDEX", message))
     elif event.from_index < len(one.output):
         core.emit(
-            events.Tokens(
+            results.Tokens(
                 client=one.client,
                 request=one.id,
                 index=event.from_index,
@@ -234,7 +234,7 @@ def _send_step(core: "Core") -> None:
     timers.arm(ledger)  # a step counts from now, not from the next Tick
     core.totals.steps += 1
     core.totals.step_rows += len(rows)
-    core.emit(events.Command(ledger.worker.session, step_id, rows))
+    core.emit(results.Command(ledger.worker.session, step_id, rows))
 
 
 DOORS: Mapping[type, Callable[["Core", Any], None]] = {

@@ -14,10 +14,11 @@ from . import doors, timers
 from .admission import judge
 from .effects import HANDLERS
 from .engine_view import describe_health, describe_stats
-from .events import EngineStopped, Input, Output, SpawnWorker, Submit
+from .events import Input, Submit
 from .ledger import Ledger, Record, Timer
 from .limits import Limits
 from .policies import Policy
+from .results import EngineStopped, Output, SpawnWorker
 from .settle import Ending
 from .tables import TABLES, Machine, Tables
 from .totals import Totals

@@ -6,8 +6,8 @@ Owns counting and its presentation; decides nothing, so it is left out of finger
 from collections.abc import Iterable
 from typing import Any
 
-from .events import Counts
 from .ledger import Request
+from .results import Counts
 
 
 class Totals:

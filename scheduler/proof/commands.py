@@ -6,7 +6,7 @@ Owns the judgement and the windows that a command opens. `world.py` calls `take`
 from collections.abc import Iterator
 
 from ...statemachine.errors import LocalError
-from ..core import events
+from ..core import events, results
 from .reference import SERVING, Reference, Window
 
 
@@ -14,7 +14,7 @@ class Contradiction(LocalError):
     """The core did what was not promised."""
 
 
-def take(reference: Reference, command: events.Command) -> None:
+def take(reference: Reference, command: results.Command) -> None:
     """Judge the command and put it in flight. Raises `Contradiction` listing everything that is wrong."""
     reference.undo = tuple(reference.windows)
     wrong = [*_whole(reference, command), *(fault for row in command.rows for fault in _row(reference, row))]
@@ -23,7 +23,7 @@ def take(reference: Reference, command: events.Command) -> None:
     reference.flying = command
 
 
-def _whole(reference: Reference, command: events.Command) -> Iterator[str]:
+def _whole(reference: Reference, command: results.Command) -> Iterator[str]:
     scope = reference.scope
     if reference.phase != SERVING or reference.flying is not None:
         yield f"sent in phase {reference.phase} while {reference.flying} is in flight"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...statemachine.errors import LocalError
-from ..core import events
+from ..core import events, results
 from ..core.ledger import Timer
 from .late import late
 from .moves import FAULT, NEXT_WORD, STOPS, Move, best
@@ -215,7 +215,7 @@ def _emitted(world: "EngineWorld", row: Any, outcome: int, *, lost: bool) -> eve
     return events.Emitted(row.slot, row.epoch, token_ids, accepted_len, 0 if lost else row.propose_len)
 
 
-def _flying(world: "EngineWorld") -> events.Command:
+def _flying(world: "EngineWorld") -> results.Command:
     if world.reference.flying is None:
         raise LocalError("no step is in flight")
     return world.reference.flying

@@ -13,7 +13,7 @@ import attrs
 
 from ...statemachine import request
 from ...statemachine.errors import LocalError, Refused
-from ..core import events
+from ..core import events, results
 from ..core.handle import Core
 from ..core.invariants import check
 from ..core.limits import Limits
@@ -45,7 +45,7 @@ CLASSES = {
 }
 
 
-def apply(core: Core, record: Record) -> list[events.Output]:
+def apply(core: Core, record: Record) -> list[results.Output]:
     """Do to `core` what the record says and return what it says to that."""
     if isinstance(record, Wants):
         if not isinstance(core.policy, Told):
@@ -62,7 +62,7 @@ def apply(core: Core, record: Record) -> list[events.Output]:
 
 def replay(
     path: Path, *, tables: Tables = TABLES, policy: Policy | None = None
-) -> Iterator[tuple[Record, list[events.Output]]]:
+) -> Iterator[tuple[Record, list[results.Output]]]:
     """Run a file through a fresh core and yield each input with its outputs; the ledger is checked after each.
 
     Without a `policy` the draft lengths are those that the file tells.

@@ -6,7 +6,7 @@ reads nothing of the core. `world.py` compares; `commands.py` holds the worker's
 
 from typing import Any, NamedTuple
 
-from ..core import events
+from ..core import events, results
 from .scope import STOP_TOKEN, Scope
 
 SPAWNED, LOADING, WARMING, SERVING, LEAVING, DEAD, GONE = range(7)
@@ -51,7 +51,7 @@ class Reference:
         self.undo: tuple[Window | None, ...] = ()  # the windows before the step in flight
         self.dirty: frozenset[int] = frozenset()  # slots whose window is in doubt
         self.suspects: frozenset[int] = frozenset()  # requests of a faulted step: they run alone until they lived
-        self.flying: events.Command | None = None
+        self.flying: results.Command | None = None
         self.phase, self.session, self.last_step_id, self.respawns = SPAWNED, 1, 0, 0
         self.away: dict[int, bool] = {}  # known clients
         self.draining = self.stopped = self.given_up = self.lost = False
@@ -217,7 +217,7 @@ class Reference:
         """Nothing moved. One row alone is the row's own fault; several run alone from now on."""
         rows = self._land()
         if any(type(row) is events.Scrub for row in rows):
-            self.flying = events.Command(self.session, self.last_step_id, rows)
+            self.flying = results.Command(self.session, self.last_step_id, rows)
             return self.die()
         if len(rows) == 1:
             return [*self._row_fault(rows[0].slot), *self.settle()]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...statemachine import request, slot, step
-from ..core import events
+from ..core import events, results
 from .moves import FAULT, STOPS, Move
 from .reference import DEAD, LEAVING, Reference
 from .world import EngineWorld
@@ -56,7 +56,7 @@ def record(world: EngineWorld, serial: int) -> Any:
 
 
 def ends(world: EngineWorld, reason: str) -> bool:
-    return any(type(one) is events.Ended and one.reason == reason for one in world.outputs)
+    return any(type(one) is results.Ended and one.reason == reason for one in world.outputs)
 
 
 def says(world: EngineWorld, kind: type) -> bool:
@@ -135,7 +135,7 @@ PROPERTIES: Mapping[str, Mapping[str, Property]] = {
     "report": {
         "a fault hits the row of a retiring slot": retiring_row_faults,
         "an overdue step is reported": lambda b, m, a: b.core.ledger.step.state is step.State.OVERDUE,  # type: ignore[union-attr]
-        "a drafter fault costs only drafts": lambda b, m, a: m[2] and says(a, events.Tokens),
+        "a drafter fault costs only drafts": lambda b, m, a: m[2] and says(a, results.Tokens),
         "a stop among accepted drafts ends a request": lambda b, m, a: (
             any(outcome > STOPS for outcome in m[1]) and ends(a, "stop")
         ),
@@ -143,7 +143,7 @@ PROPERTIES: Mapping[str, Mapping[str, Property]] = {
             num_tenants(b) < len(rows_of(b)) and not b.reference.dirty
         ),
         "a request that a step was charged to emits again": lambda b, m, a: (
-            any(one.restarts for one in b.reference.intents.values()) and says(a, events.Tokens)
+            any(one.restarts for one in b.reference.intents.values()) and says(a, results.Tokens)
         ),
     },
     "step_fault": {
@@ -183,7 +183,7 @@ PROPERTIES: Mapping[str, Mapping[str, Property]] = {
     },
     "late": {
         "a cancel comes in the poll in which its request has finished": lambda b, m, a: (
-            m[1] == "cancel" and any(type(one) is events.Ended and one.state == "FINISHED" for one in b.outputs)
+            m[1] == "cancel" and any(type(one) is results.Ended and one.state == "FINISHED" for one in b.outputs)
         ),
         "a report of an earlier worker comes while a step is in flight": lambda b, m, a: (
             m[1] == "session" and b.reference.session > 1 and b.reference.flying is not None

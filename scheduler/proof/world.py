@@ -6,7 +6,7 @@ input the ledger's invariants hold, the outputs are exactly the expected ones, a
 
 from typing import Any
 
-from ..core import events
+from ..core import results
 from ..core.handle import Core
 from ..core.invariants import check
 from ..core.ledger import Timer
@@ -35,9 +35,9 @@ class EngineWorld:
         self.left = scope.budget()
         self.next_serial = 0
         self.story = story
-        self.mark: tuple[int, events.Command | None] = (self.reference.phase, None)
-        self.outputs: list[events.Output] = self.core.start()
-        if self.outputs != [events.SpawnWorker(1)]:
+        self.mark: tuple[int, results.Command | None] = (self.reference.phase, None)
+        self.outputs: list[results.Output] = self.core.start()
+        if self.outputs != [results.SpawnWorker(1)]:
             raise Contradiction(f"a core starts with {self.outputs}")
         for client in sorted(set(scope.clients)):
             self.act(("client_hello", client))
@@ -130,12 +130,12 @@ class EngineWorld:
             self.story.append(record)
         apply(self.core, record)
 
-    def _judge(self, outputs: list[events.Output], expected: Expected) -> None:
+    def _judge(self, outputs: list[results.Output], expected: Expected) -> None:
         check(self.core.ledger)
         self.outputs += outputs
         said = []
         for output in outputs:
-            if type(output) is events.Command:
+            if type(output) is results.Command:
                 take(self.reference, output)
             else:
                 said.append(_shown(output))
@@ -172,15 +172,15 @@ class EngineWorld:
                 raise Contradiction(f"timer {key} moved from {(delay, due)} to {after} for no reason")
 
 
-def _shown(output: events.Output) -> tuple[Any, ...]:
+def _shown(output: results.Output) -> tuple[Any, ...]:
     name = type(output).__name__
-    if type(output) is events.Tokens:
+    if type(output) is results.Tokens:
         return (name, output.request, output.index, tuple(output.token_ids), output.accepted_len, output.draft_len)
-    if type(output) is events.Ended:
+    if type(output) is results.Ended:
         return (name, output.request, output.state, output.reason, output.output_len)
-    if type(output) is events.Refusal:
+    if type(output) is results.Refusal:
         return (name, output.request, output.code)
-    if type(output) is events.CancelAck:
+    if type(output) is results.CancelAck:
         return (name, output.request, output.live)
     for field in ("session", "request", "client"):
         if hasattr(output, field):

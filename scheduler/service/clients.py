@@ -13,7 +13,7 @@ import attrs
 import structlog
 
 from ...statemachine.errors import PeerError, Refused
-from ..core import events
+from ..core import events, results
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.sockets import Router
@@ -182,13 +182,13 @@ class ClientEdge:
 
     # ---- out ----------------------------------------------------------------------------------------------------
 
-    def take(self, output: RequestOutput | events.Welcome | events.ForgetClient) -> None:
+    def take(self, output: RequestOutput | results.Welcome | results.ForgetClient) -> None:
         """Settle the names of an output now; it is encoded and sent by `send`."""
-        if isinstance(output, events.Welcome):
+        if isinstance(output, results.Welcome):
             client = self.translate.clients.get(output.client)
             if client is not None:
                 self._told.append((client.number, None, self._welcome(client)))
-        elif isinstance(output, events.ForgetClient):
+        elif isinstance(output, results.ForgetClient):
             self._away.discard(output.client)
             self.translate.forget(output.client)
         else:
@@ -199,7 +199,7 @@ class ClientEdge:
         told, self._told = self._told, []
         for number, record, output in told:
             message = output if record is None else self.translate.tell(record, output)
-            if isinstance(output, events.Ended):
+            if isinstance(output, results.Ended):
                 self._canonical_line(record, output)
             client = self.translate.clients.get(number)
             if client is not None and client.identity is not None:
@@ -214,7 +214,7 @@ class ClientEdge:
                 self.router.send(client.identity, farewell)
         self.router.close(linger_ms=LINGER_MS)
 
-    def _canonical_line(self, record: Record | None, ended: events.Ended) -> None:
+    def _canonical_line(self, record: Record | None, ended: results.Ended) -> None:
         """One line a request, with all that one would ask of it."""
         counts = ended.counts
         drafting = counts.num_passes - counts.num_zero_passes

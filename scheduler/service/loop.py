@@ -17,7 +17,7 @@ import attrs
 import structlog
 import zmq
 
-from ..core import events
+from ..core import events, results
 from ..core.handle import Core
 from ..core.policies import Policy, parse_policy
 from ..wire import messages as wire
@@ -32,7 +32,7 @@ from .workers import WorkerEdge, WorkerOutput
 log = structlog.get_logger()
 MAX_POLL_MS = 1000
 OUTBOX_POLL_MS = 5
-_FOR_WORKER = (events.Command, events.SpawnWorker, events.KillWorker, events.SendInit, events.SendDrain)
+_FOR_WORKER = (results.Command, results.SpawnWorker, results.KillWorker, results.SendInit, results.SendDrain)
 
 
 class Service:
@@ -160,12 +160,12 @@ class Service:
             for output in self.core.handle(event):
                 if isinstance(output, _FOR_WORKER):
                     outputs.append(output)
-                elif isinstance(output, events.EngineStopped):
+                elif isinstance(output, results.EngineStopped):
                     self._finished = True
                 else:
                     self.clients.take(output)
 
-    def _do(self, outputs: Iterable[events.Output]) -> None:
+    def _do(self, outputs: Iterable[results.Output]) -> None:
         for output in outputs:
             if isinstance(output, _FOR_WORKER):
                 self.worker.obey(output)

@@ -10,12 +10,12 @@ import secrets
 import attrs
 
 from ...statemachine.errors import Refused
-from ..core import events
+from ..core import events, results
 from ..wire import messages as wire
 from .options import read_options
 from .text import IncrementalText, Tokenizer
 
-RequestOutput = events.Tokens | events.Accepted | events.Ended | events.CancelAck | events.Refusal
+RequestOutput = results.Tokens | results.Accepted | results.Ended | results.CancelAck | results.Refusal
 
 MAX_CHARACTERS_A_TOKEN = 64  # a text longer than this for each position is no prompt, whatever its tokens are
 
@@ -175,11 +175,11 @@ class Translate:
         Called at once, in the order of outputs, so that the same id may be submitted again in the same poll.
         """
         record = self.records[output.request]
-        if type(output) is events.Tokens:  # nearly all of them
+        if type(output) is results.Tokens:  # nearly all of them
             return record
-        if isinstance(output, events.Accepted):
+        if isinstance(output, results.Accepted):
             record.accepted = True
-        elif isinstance(output, events.Ended) or (isinstance(output, events.Refusal) and not record.accepted):
+        elif isinstance(output, results.Ended) or (isinstance(output, results.Refusal) and not record.accepted):
             del self.records[output.request]
             client = self.clients.get(record.client)
             if client is not None:
@@ -188,17 +188,17 @@ class Translate:
 
     def tell(self, record: Record, output: RequestOutput) -> wire.Message:
         """Return what the client hears of `output`. Called in the order of outputs too, for the text's sake."""
-        if isinstance(output, events.Tokens):
+        if isinstance(output, results.Tokens):
             return self._tokens(record, output)
-        if isinstance(output, events.Accepted):
+        if isinstance(output, results.Accepted):
             return wire.Accepted(request_id=record.request_id, prompt_len=record.prompt_len, seed=record.seed)
-        if isinstance(output, events.Ended):
+        if isinstance(output, results.Ended):
             return self._finished(record, output)
-        if isinstance(output, events.CancelAck):
+        if isinstance(output, results.CancelAck):
             return wire.CancelAck(request_id=record.request_id, live=output.live)
         return wire.Refused(code=output.code, message=output.message, request_id=record.request_id)
 
-    def _tokens(self, record: Record, output: events.Tokens) -> wire.Tokens:
+    def _tokens(self, record: Record, output: results.Tokens) -> wire.Tokens:
         detail = output.detail
         verify = None
         if record.passes and output.draft_len is not None:
@@ -220,7 +220,7 @@ class Translate:
             margins=detail.margins if detail else None,
         )
 
-    def _finished(self, record: Record, output: events.Ended) -> wire.Finished:
+    def _finished(self, record: Record, output: results.Ended) -> wire.Finished:
         counts = attrs.asdict(output.counts)
         counts |= {name: list(counts[name]) for name in ("accepted_at", "verified_at")}
         return wire.Finished(
@@ -236,7 +236,7 @@ class Translate:
         )
 
 
-def _text(text: IncrementalText, output: events.Tokens) -> str:
+def _text(text: IncrementalText, output: results.Tokens) -> str:
     """The text of `output`; a resumed stream hears some of it again."""
     if output.draft_len is None and output.index < text.num_ids:
         text.rewind(output.index)

@@ -4,13 +4,13 @@ Owns nothing but the change of spelling. `loop.py` calls it.
 """
 
 from ...statemachine.errors import PeerError
-from ..core import events
+from ..core import events, results
 from ..wire import messages as wire
 
 WireRow = wire.Seed | wire.Decode | wire.Scrub
 
 
-def wire_step(command: events.Command) -> wire.Step:
+def wire_step(command: results.Command) -> wire.Step:
     return wire.Step(command.session, command.step_id, [_wire_row(row) for row in command.rows])
 
 

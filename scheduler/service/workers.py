@@ -10,7 +10,7 @@ import structlog
 import zmq
 
 from ...statemachine.errors import PeerError
-from ..core import events
+from ..core import events, results
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.sockets import Router
@@ -19,7 +19,7 @@ from .supervisor import Supervisor
 from .worker_rows import wire_step, worker_event
 
 log = structlog.get_logger()
-WorkerOutput = events.SpawnWorker | events.KillWorker | events.SendInit | events.SendDrain | events.Command
+WorkerOutput = results.SpawnWorker | results.KillWorker | results.SendInit | results.SendDrain | results.Command
 LEAVE_S = 2.0  # for a worker that said goodbye to exit by itself
 
 TIMES = ("target_ns", "draft_ns", "cpu_ns", "wait_ns")
@@ -76,19 +76,19 @@ class WorkerEdge:
 
     def obey(self, output: WorkerOutput) -> None:
         """Do what the core wants of the worker."""
-        if type(output) is events.Command:
+        if type(output) is results.Command:
             self.next_ping_ns = None
             self._send(wire_step(output))
-        elif isinstance(output, events.SpawnWorker):
+        elif isinstance(output, results.SpawnWorker):
             self._part()
             self.session = output.session
             self.supervisor.spawn(output.session)
-        elif isinstance(output, events.KillWorker):
+        elif isinstance(output, results.KillWorker):
             self._part()
             self.supervisor.kill(output.reason)
-        elif isinstance(output, events.SendInit):
+        elif isinstance(output, results.SendInit):
             self._send(self._init(output.session))
-        elif isinstance(output, events.SendDrain):
+        elif isinstance(output, results.SendDrain):
             self.next_ping_ns = None
             self._send(wire.Leave(output.session))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 import pytest
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.tables import Machine
 from dsparkd.scheduler.testing import Bench, Faults
@@ -14,7 +14,7 @@ from dsparkd.statemachine.errors import LocalError
 SECOND_MS = 1000
 
 
-def names(outputs: list[events.Output]) -> list[str]:
+def names(outputs: list[results.Output]) -> list[str]:
     return [type(one).__name__ for one in outputs]
 
 
@@ -61,7 +61,7 @@ def test_l001_cancel_in_every_state_ends_once_and_gives_the_slot_back(state: req
     assert bench.tokens.get(0, []) == emitted
     assert bench.core.ledger.free == [0]
     again = bench.send(events.Cancel(0, 0))
-    assert again == [events.CancelAck(0, 0, live=False)]
+    assert again == [results.CancelAck(0, 0, live=False)]
 
 
 @pytest.mark.parametrize("state", SETTINGS, ids=lambda state: state.name)
@@ -194,7 +194,7 @@ def test_counts_are_sums_over_the_reported_rows_after_the_cut() -> None:
     bench.submit(0, [1, 2], max_tokens=13)
     bench.run()
     rows = [row for command in bench.commands for row in command.rows if isinstance(row, events.Decode)]
-    passes = [one for one in bench.outputs if isinstance(one, events.Tokens) and one.draft_len is not None]
+    passes = [one for one in bench.outputs if isinstance(one, results.Tokens) and one.draft_len is not None]
     counts = bench.ended[0][0].counts
     assert counts.num_passes == len(rows)
     assert counts.num_verified == sum(row.draft_len for row in rows) == sum(counts.verified_at)
@@ -482,11 +482,11 @@ def test_resume_sends_the_output_again_from_an_index_to_its_owner_only() -> None
         bench.answer()
     tokens = list(bench.tokens[0])
     (again,) = bench.core.handle(events.Resume(0, 0, 1))
-    assert isinstance(again, events.Tokens)
+    assert isinstance(again, results.Tokens)
     assert (again.index, again.token_ids) == (1, tokens[1:])
     for client, from_index, code in ((5, 0, "UNKNOWN_REQUEST"), (0, 99, "BAD_INDEX")):
         (refusal,) = bench.core.handle(events.Resume(client, 0, from_index))
-        assert isinstance(refusal, events.Refusal)
+        assert isinstance(refusal, results.Refusal)
         assert refusal.code == code
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 import pytest
-from dsparkd.scheduler.core import events, settle
+from dsparkd.scheduler.core import events, results, settle
 from dsparkd.scheduler.core.tables import Machine
 from dsparkd.scheduler.proof.scopes import SMALL
 from dsparkd.scheduler.proof.world import EngineWorld
@@ -57,7 +57,9 @@ def test_tokens_after_the_terminal_event_are_noticed() -> None:
     def talkative(handler: Any) -> Any:
         def end(core: Any, one: Any, data: Any) -> None:
             handler(core, one, data)
-            core.emit(events.Tokens(one.client, one.id, len(one.output), [1], accepted_len=0, draft_len=0, start_pos=0))
+            core.emit(
+                results.Tokens(one.client, one.id, len(one.output), [1], accepted_len=0, draft_len=0, start_pos=0)
+            )
 
         return end
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.ledger import Ledger
 from dsparkd.scheduler.proof.scope import TROUBLES, Scope
 from dsparkd.scheduler.proof.world import EngineWorld
@@ -34,14 +34,14 @@ def key(world: EngineWorld) -> tuple[Any, ...]:
     return world.core.ledger.fingerprint(), world.reference.key(epochs), world.next_serial
 
 
-def shown(outputs: list[events.Output], ledger: Ledger) -> list[Any]:
+def shown(outputs: list[results.Output], ledger: Ledger) -> list[Any]:
     """Outputs without what is only a name: sessions, step ids, epochs."""
     told: list[Any] = []
     for output in outputs:
         fields = attrs.asdict(output, recurse=False)  # type: ignore[arg-type]
         for name in ("session", "step_id", "counts", "transitions", "message", "reason"):
             fields.pop(name, None)
-        if isinstance(output, events.Command):
+        if isinstance(output, results.Command):
             fields["rows"] = [
                 repr(attrs.evolve(row, epoch=0)) if hasattr(row, "epoch") else repr(row) for row in output.rows
             ]

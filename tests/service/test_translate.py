@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.service.text import IncrementalText
 from dsparkd.scheduler.service.translate import Client, Translate
 from dsparkd.scheduler.wire import messages as wire
@@ -49,9 +49,9 @@ def submit(request_id: str = "a", prompt: Any = (1, 2), **options: Any) -> wire.
     return wire.Submit(request_id, prompt_token_ids=None if prompt is None else list(prompt), options=raw)
 
 
-def ended(client: int, request: int) -> events.Ended:
-    counts = events.Counts(0, 0, 0, 0, 0, 0, (), (), 0)
-    return events.Ended(client, request, "FINISHED", "stop", "", 2, 0, counts, {})
+def ended(client: int, request: int) -> results.Ended:
+    counts = results.Counts(0, 0, 0, 0, 0, 0, (), (), 0)
+    return results.Ended(client, request, "FINISHED", "stop", "", 2, 0, counts, {})
 
 
 def test_a_submit_becomes_an_event_with_everything_resolved(translate: Translate, client: Client) -> None:
@@ -71,7 +71,7 @@ def test_eos_is_no_stop_for_who_ignores_it(translate: Translate, client: Client)
 def test_a_request_without_a_seed_gets_one_and_is_told_it(translate: Translate, client: Client) -> None:
     first, second = (translate.submit(client, submit(name), 0) for name in "ab")
     assert first.options.params.seed != second.options.params.seed
-    accepted = events.Accepted(client.number, first.request)
+    accepted = results.Accepted(client.number, first.request)
     told = translate.tell(translate.settle(accepted), accepted)
     assert told == wire.Accepted(request_id="a", prompt_len=2, seed=first.options.params.seed)
 
@@ -152,10 +152,10 @@ def test_a_name_is_free_again_after_its_end_but_not_after_a_duplicates_refusal(
     translate: Translate, client: Client
 ) -> None:
     first = translate.submit(client, submit(), 0)
-    translate.settle(events.Accepted(client.number, first.request))
+    translate.settle(results.Accepted(client.number, first.request))
     again = translate.submit(client, submit(), 0)
     assert again.request == first.request, "the core must see the same request to call it a duplicate"
-    translate.settle(events.Refusal(client.number, first.request, "DUPLICATE_ID", ""))
+    translate.settle(results.Refusal(client.number, first.request, "DUPLICATE_ID", ""))
     assert translate.cancel(client, wire.CancelRequest("a")) is not None
     translate.settle(ended(client.number, first.request))
     assert translate.cancel(client, wire.CancelRequest("a")) is None

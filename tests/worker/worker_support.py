@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from dsparkd.models.shipped import shipped_pair
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.service.worker_rows import wire_step, worker_event
 from dsparkd.scheduler.testing import Bench
@@ -92,7 +92,7 @@ class TorchRows:
     def run_rows(self, rows: Sequence[Any]) -> list[events.ReportRow]:
         self.step_id += 1
         try:
-            report = self.backend.run(wire_step(events.Command(1, self.step_id, list(rows))))
+            report = self.backend.run(wire_step(results.Command(1, self.step_id, list(rows))))
         except StepFailed as failed:
             raise ScriptedFault(failed.code, str(failed)) from failed
         event = worker_event(report)
