@@ -1,7 +1,7 @@
 """What the effects of the tables do: one strict handler for each, total over the enums (checked when a core is built).
 
-Those of REQUEST, SLOT and STEP are here, those of the peers in `peer_effects.py`. They own every change of ledger facts
-that follows a transition. A handler runs after the new state is stored, never steps its own machine, and enqueues events for
+Owns every change of ledger facts that follows a transition: of REQUEST, SLOT and STEP here, of the peers in
+`peer_effects.py`. A handler runs after the new state is stored, never steps its own machine, and enqueues events for
 others with `core.send`; nothing to act on is a `LocalError`.
 """
 
