@@ -110,11 +110,18 @@ def main() -> None:
             if not outputs["bare"] == outputs["plain"] == outputs["spec"]:
                 raise SystemExit(f"prompt {turn}: the three ways differ")
         long = (prompts[0] * 20)[:448]
+        stats = {"plain": plain.stats(), "spec": spec.stats()}
         firsts = [(bare.prefill(long), first_token(spec, long), first_token(plain, long)) for _ in range(7)]
     totals = {name: sum(values) for name, values in seconds.items()}
     tokens = arguments.max_tokens * len(prompts)
     for name, total in totals.items():
         print(f"{name:6} {1e3 * total / tokens:6.3f} ms a token")
+    for name, one in stats.items():
+        shares = {key: one[key] / one["steps_timed"] / 1e6 for key in ("target_ns", "draft_ns")}
+        print(
+            f"{name:6} a step: "
+            + ", ".join(f"{key.removesuffix('_ns')} {value:.2f} ms" for key, value in shares.items())
+        )
     print(f"plain / bare      {totals['plain'] / totals['bare']:.3f}  (goal: at most 1.15)")
     print(f"plain / spec      {totals['plain'] / totals['spec']:.3f}  (goal: at least 1.4)")
     prefill, drafting, undrafting = (statistics.median(column) for column in zip(*firsts, strict=True))
