@@ -14,8 +14,10 @@ test: $(VENV)/ready
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	MYPYPATH=$(VENV)/pkg $(VENV)/bin/mypy -p dsparkd.statemachine -p dsparkd.scheduler -p dsparkd.models -p dsparkd.worker
+	MYPYPATH=$(VENV)/pkg $(VENV)/bin/mypy -p dsparkd.statemachine -p dsparkd.scheduler -p dsparkd.models -p dsparkd.worker \
+	    -m dsparkd.__main__
 	$(VENV)/bin/lint-imports
+	$(RUN) -m dsparkd docs --check
 
 # The link under pkg is for mypy: an editable install hides the package from it, and the checkout's own name may be
 # no identifier.

@@ -27,11 +27,11 @@ LINGER_MS = 1000
 
 @attrs.frozen
 class _Early:
-    """A request's message that came before the first READY, when eos and vocabulary are not known yet."""
+    """A submit that came before the first READY, when eos and vocabulary are not known yet."""
 
     arrived_ns: int
     client: int
-    message: wire.Submit | wire.CancelRequest | wire.ResumeRequest
+    message: wire.Submit
 
 
 class ClientEdge:
@@ -146,14 +146,28 @@ class ClientEdge:
     ) -> Iterator[events.Input]:
         if self.ready:
             yield from self._request(client, message, now_ns)
-        elif isinstance(message, wire.Submit) and self.num_early >= self._max_early:
+        elif isinstance(message, wire.CancelRequest):
+            self._cancel_early(client, message.request_id)
+        elif isinstance(message, wire.ResumeRequest):
+            self._refuse(client, message.request_id, Refused("UNKNOWN_ID", "nothing has been accepted yet"))
+        elif self.num_early >= self._max_early:
             self._refuse(client, message.request_id, Refused("QUEUE_FULL", "no worker is ready, and the queue is full"))
         else:
             self._early.append(_Early(now_ns, client.number, message))
 
+    def _cancel_early(self, client: Client, request_id: str) -> None:
+        """It was never accepted, so a refusal is its one answer."""
+        mine = [
+            early for early in self._early if (early.client, early.message.request_id) == (client.number, request_id)
+        ]
+        self._told.append((client.number, None, wire.CancelAck(request_id=request_id, live=bool(mine))))
+        if mine:
+            self._early.remove(mine[0])
+            self._refuse(client, request_id, Refused("CANCELLED", "it was cancelled before it was accepted"))
+
     @property
     def num_early(self) -> int:
-        return sum(isinstance(early.message, wire.Submit) for early in self._early)
+        return len(self._early)
 
     def drop_early(self, client: int) -> None:
         self._early = deque(early for early in self._early if early.client != client)

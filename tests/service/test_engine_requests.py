@@ -158,17 +158,13 @@ def test_a_request_that_came_before_the_worker_was_ready_knows_its_eos_and_its_v
     tokens = reference(PROMPT, 20)
     gate = tmp_path / "gate"
     client = serve(target=f"scripted:mean=8,stop={tokens[5]},gate={gate}").client(ready=False)
-    good, bad, gone = (client.submit([*prompt], max_tokens=20) for prompt in (PROMPT, [1000], PROMPT))
-    cancelling = threading.Thread(target=gone.cancel)
-    cancelling.start()
+    good, bad = (client.submit([*prompt], max_tokens=20) for prompt in (PROMPT, [1000]))
     assert client.health().worker in ("SPAWNED", "LOADING")
     gate.touch()
-    cancelling.join()
     assert good.result().token_ids == tokens[: tokens.index(tokens[5]) + 1]
     with pytest.raises(Refused) as caught:
         bad.result()
     assert caught.value.code == "BAD_TOKEN"
-    assert gone.result().finish_reason in ("cancelled", "stop")
 
 
 def test_l056_an_eos_that_only_the_drafter_proposes_ends_nothing(serve: Serve) -> None:
