@@ -32,19 +32,33 @@ def defects(page: Declaration[S, E, F]) -> list[str]:
 
 def _foreign_members(page: Declaration[S, E, F]) -> Iterable[str]:
     """IntEnum members of different machines compare equal, so a foreign one would pass silently."""
-    for row in page.rows:
-        members: list[tuple[IntEnum, type[IntEnum]]] = [
-            (row.state, page.states),
-            (row.next, page.states),
-            (row.event, page.events),
-            *((effect, page.effects) for effect in row.effects),
-        ]
-        for member, enum in members:
-            if not isinstance(member, enum):
-                yield f"{row}: {member!r} is not a member of {enum.__name__}"
+    for where, member, enum in _named_members(page):
+        if not isinstance(member, enum):
+            yield f"{where}: {member!r} is not a member of {enum.__name__}"
     for enum in (page.states, page.events, page.effects):
         if [int(member) for member in enum] != list(range(len(enum))):
             yield f"{enum.__name__}: members must count 0, 1, 2, ... to be compiled to lists"
+
+
+def _named_members(page: Declaration[S, E, F]) -> Iterable[tuple[object, IntEnum, type[IntEnum]]]:
+    """Every member that the page names, where, and the enum that it must be of."""
+    yield "initial", page.initial, page.states
+    yield from (("finals", state, page.states) for state in page.finals)
+    if page.home is not None:
+        yield "home", page.home, page.states
+    yield from (("classifiers", event, page.events) for event in page.classifiers)
+    for row in page.rows:
+        yield from ((row, state, page.states) for state in (row.state, row.next))
+        yield row, row.event, page.events
+        yield from ((row, effect, page.effects) for effect in row.effects)
+    for ignore in page.ignores:
+        yield from (("ignores", ignore.state, page.states), ("ignores", ignore.event, page.events))
+    for law in page.laws:
+        yield "laws", law.event, page.events
+        yield from (("laws", state, page.states) for state in (*law.to, *law.stays))
+    for bond in page.bonds:
+        yield "bonds", bond.effect, page.effects
+        yield from (("bonds", state, page.states) for state in bond.into)
 
 
 def _ambiguous_cells(page: Declaration[S, E, F], cells: Cells[S, E, F]) -> Iterable[str]:

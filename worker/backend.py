@@ -6,6 +6,7 @@ runs ordinary phases on rows that name the scratch slot, so it cannot touch anyb
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import structlog
@@ -16,6 +17,7 @@ from ..models.drafter import DSparkDrafter
 from ..models.target import Qwen3Target
 from ..scheduler.wire import messages as wire
 from ..statemachine.errors import LocalError, refuse_all
+from . import costs
 from .batch import Job
 from .graphs import EagerRunner, StaticRunner, TargetRunner, capture_on_cuda, replay_on_cpu
 from .phases import Phases
@@ -26,6 +28,7 @@ from .windows import Shape, Window, Windows
 log = structlog.get_logger()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 RUNNERS = ("eager", "static", "cuda")
+_PACKAGE = __name__.split(".", maxsplit=1)[0]
 
 
 class TorchBackend:
@@ -62,6 +65,7 @@ class TorchBackend:
         phases = self._assemble(init, target, shape)
         self.runner = Runner(phases, session=init.session, vocab_size=target.config.vocab_size)
         warm_up(phases, max_step_tokens=min(init.max_step_tokens, init.max_model_len))
+        table = self._cost_table(init, phases)
         return wire.Ready(
             session=init.session,
             num_slots=shape.num_slots,
@@ -73,7 +77,19 @@ class TorchBackend:
             lost=self.lost,
             warnings=self.warnings,
             window_bytes=phases.windows.bytes_per_slot,
+            costs=table,
         )
+
+    def _cost_table(self, init: wire.Init, phases: Phases) -> wire.CostTable | None:
+        """The one that INIT brings, if it was measured on the like of this worker; else a new one, if it is wanted."""
+        own = costs.fingerprint(init, version=version(_PACKAGE))
+        if init.costs is not None:
+            refuse_all("worker settings", costs.mismatches(init.costs.fingerprint, own))
+            return init.costs
+        if not init.measure_costs:
+            return None
+        with scratch_restored(phases.windows) as scratch:
+            return costs.table(phases, scratch, max_step_tokens=init.max_step_tokens, fingerprint=own)
 
     def run(self, step: wire.Step) -> wire.Report:
         if self.runner is None:

@@ -122,8 +122,7 @@ class StaticRunner:
         bucket = self.bucket(batch)
         if bucket is None:
             return self.eager.forward(batch)
-        if bucket not in self.captured:
-            self.captured[bucket] = self._capture(bucket)
+        self.warm(bucket)
         buffers, replay, addresses = self.captured[bucket]
         self._copy_in(batch, bucket, buffers)
         if _addresses(buffers) != addresses:

@@ -34,19 +34,21 @@ class Runner:
         began, cpu_began = time.monotonic_ns(), time.thread_time_ns()
         jobs, staged, faults = self._check_all(step.rows)
         details = {slot: (window.held, window.confidence) for slot, window in staged.items()}
+        answers: dict[int, ReportRow] = dict(faults)
         if jobs:
             self.phases.verify(jobs, staged)
         for row in step.rows:
-            if type(row) is wire.Scrub and row.slot not in faults:
+            if type(row) is wire.Scrub:
                 self.windows.scrub(row.slot)
+                answers[row.slot] = wire.Scrubbed(row.slot)
         drafting = time.monotonic_ns()
         lost = self._draft(jobs)
         ended = time.monotonic_ns()
-        answers = {job.slot: self._answer(job, details[job.slot]) for job in jobs}
+        answers |= {job.slot: self._answer(job, details[job.slot]) for job in jobs}
         return wire.Report(
             session=self.session,
             step_id=step.step_id,
-            rows=[faults.get(row.slot) or answers.get(row.slot) or wire.Scrubbed(row.slot) for row in step.rows],
+            rows=[answers[row.slot] for row in step.rows],
             target_ns=drafting - began,
             draft_ns=ended - drafting,
             cpu_ns=time.thread_time_ns() - cpu_began,

@@ -102,8 +102,11 @@ class Store:
         """The first `length` positions of `slots` for every layer, keys and values in turn: [rows, G, length, D] each.
 
         None unless the slots are neighbours in order; `gather` copies them then, layer by layer, after their writes.
+        Rows that all name one slot (the scratch slot may be named often) see it as it is.
         """
         head, end = slots[0], slots[0] + len(slots)
+        if len(slots) > 1 and slots[-1] == head and slots.count(head) == len(slots):
+            return self.rows[:, head : head + 1, :, :length].expand(-1, len(slots), -1, -1, -1).unbind(0)
         if slots != list(range(head, end)):
             return None
         return self.rows[:, head:end, :, :length].unbind(0)

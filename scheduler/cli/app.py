@@ -3,6 +3,7 @@
 Owns nothing but assembly. `__main__.py` calls `run` with the shipped pair.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from ...statemachine.errors import EngineError
 from .check import check
+from .costs import costs
 from .demo import demo
 from .docs import docs
 from .engines import Pair
@@ -30,11 +32,13 @@ app.command()(generate)
 app.command()(demo)
 app.command()(machines)
 app.command()(check)
+app.command()(costs)
 app.command()(docs)
 
 
 def run(pair: Pair, argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0, 1 for an error or a failed check, 2 for bad usage."""
+    signal.signal(signal.SIGTERM, _leave)  # `serve` has a better answer of its own
     command = typer.main.get_command(app)
     try:
         status = command.main(args=list(argv) if argv is not None else None, obj=pair, standalone_mode=False)
@@ -53,3 +57,8 @@ def run(pair: Pair, argv: Sequence[str] | None = None) -> int:
             show(file=sys.stderr)
         return int(error.exit_code)
     return status if isinstance(status, int) else 0
+
+
+def _leave(number: int, frame: object) -> None:
+    """Unwind, so that an engine of our own and its folder go with us."""
+    sys.exit(128 + number)

@@ -69,7 +69,8 @@ async def _run(
         task = progress.add_task("requests", total=len(lines))
         async with AsyncClient(address) as client:
             jobs = (
-                _one(client, line, {**options, "seed": seed + index}, passes=passes) for index, line in enumerate(lines)
+                _one(client, line, {**options, "seed": seed + index}, name=f"row-{index}", passes=passes)
+                for index, line in enumerate(lines)
             )
             async for row in _in_order(jobs, concurrency, lambda: progress.advance(task)):
                 failed += row["error"] is not None
@@ -96,16 +97,17 @@ async def _in_order(jobs: Iterable[Any], concurrency: int, done: Callable[[], ob
             task.cancel()
 
 
-async def _one(client: AsyncClient, line: str, options: Row, *, passes: bool) -> Row:
+async def _one(client: AsyncClient, line: str, options: Row, *, name: str, passes: bool) -> Row:
     """One row in, one row out; whatever is wrong with it is its `error`."""
     try:
         prompt, own = _parse(line)
-        result = await client.generate(prompt, **{**options, **own})
+        result = await client.generate(prompt, request_id=name, **{**options, **own})
     except EngineLost:
         raise  # not the row's fault, and every later row would wait for it in vain
     except EngineError as error:
+        said = str(error).removeprefix(f"{client.address}: ").removeprefix(f"request {name}: ")
         code = f"{error.code}: " if isinstance(error, Refused) else ""
-        return {"token_ids": [], "text": None, "finish_reason": None, "prompt_len": None, "error": f"{code}{error}"}
+        return {"token_ids": [], "text": None, "finish_reason": None, "prompt_len": None, "error": f"{code}{said}"}
     return _row(result, passes=passes)
 
 

@@ -111,6 +111,8 @@ def engine(connect: str | None, settings: dict[str, Any]) -> Iterator[Client]:
         with quiet_local(settings) as client:
             yield client
     else:
+        if connect.startswith("ipc://") and not Path(connect.removeprefix("ipc://")).exists():
+            raise Refused("BAD_CONFIG", f"--connect {connect}: no engine is there")
         with Client(connect) as client:
             client.wait_ready()
             yield client

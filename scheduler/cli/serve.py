@@ -20,7 +20,10 @@ def serve(
     drafter: Annotated[str | None, typer.Option("--drafter", help="Folder of the drafter's; `none`: plain.")] = None,
     bind: Annotated[str | None, typer.Option("--bind", help="Where clients connect, e.g. ipc:///run/d/engine.")] = None,
     num_slots: Annotated[int | None, typer.Option("--num-slots", help="Requests that run at once.")] = None,
-    policy: Annotated[str | None, typer.Option("--policy", help="How long drafts are, e.g. fixed:7.")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", help="How long drafts are: fixed:7, auto, schedule:1=7/4=3.")
+    ] = None,
+    cost_table: Annotated[str | None, typer.Option("--cost-table", help="Step times that `costs -o` wrote.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as TOML.")
     ] = None,
@@ -30,7 +33,14 @@ def serve(
     if model is not None and drafter is None and config is None:
         message = f"drafter: missing for --model {model}: expected a checkpoint's folder, or `none`"
         raise Refused("BAD_CONFIG", message)
-    flags = {"target": model, "drafter": drafter, "bind": bind, "num_slots": num_slots, "policy": policy}
+    flags = {
+        "target": model,
+        "drafter": drafter,
+        "bind": bind,
+        "num_slots": num_slots,
+        "policy": policy,
+        "cost_table": cost_table,
+    }
     shipped = {"target": str(pair.target), "drafter": str(pair.drafter)}
     settings = Settings.load(config, {**flags, **_assignments(set_ or [])}, pair=shipped)
     configure_logs()

@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import client, engine, request, step, worker
-from ..core import events, results
-from . import timers
+from . import events, results, timers
+from .costs import cost_problems
 from .ledger import Client, StepInFlight, Timer
 from .plan import plan, scrubs
+from .policies import unfit
 from .settle import Ending, WorkerNews, impossible
 from .tables import Machine
 
@@ -110,14 +111,19 @@ def worker_loaded(core: "Core", event: events.WorkerLoaded) -> None:
 
 def worker_ready(core: "Core", event: events.WorkerReady) -> None:
     """The first READY must carry the limits and the policy; a later worker must not be smaller than the first."""
+    wrong = [] if event.costs is None else cost_problems(event.costs)
+    if wrong:
+        if event.session == core.ledger.worker.session:
+            broke(core, f"its cost table: {'; '.join(wrong)}")
+        return
     limits, first = core.limits, core.ledger.worker.capacity
     need = (limits.num_slots, limits.max_model_len, 0 if first is None else first.block_len)
     have = (event.num_slots, event.max_model_len, event.block_len)
     small = any(mine < its for mine, its in zip(have, need, strict=True))
     reason = f"its (num_slots, max_model_len, block_len) = {have} is below {need}" if small else ""
-    wanted = core.policy.max_len
-    if wanted is not None and 0 < event.block_len < wanted:
-        reason = f"the policy {core.policy.name} wants {wanted} drafts, the drafter's block has {event.block_len}"
+    has_costs = event.costs is not None or (first is not None and first.costs is not None)
+    fault = unfit(core.policy, event.block_len, max_draft_len=limits.max_draft_len, has_costs=has_costs)
+    reason = fault or reason
     news = WorkerNews(reason, ready=event, lost=event.lost, unfit=reason != "")
     _in_order(core, event.session, worker.Event.READY, news, state=worker.State.WARMING)
 

@@ -15,6 +15,7 @@ from . import events, results
 from .ledger import Request, Slot, StepInFlight, Timer
 from .peer_effects import CLIENT_HANDLERS, ENGINE_HANDLERS, WORKER_HANDLERS, Handler
 from .settle import Ending, Outcome, lose, settle, undo
+from .strict import given, take_out
 from .tables import Machine
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 def seat(core: "Core", one: Request, data: Any) -> None:
     if not core.ledger.free:
         raise LocalError(f"request {one.id}: no free slot to take")
-    core.ledger.queue.remove(one)
+    take_out(one, core.ledger.queue, "SEAT")
     chosen = core.ledger.slots[core.ledger.free.pop(0)]
     one.slot, chosen.owner = chosen.id, one.id
     one.seeded_len = one.held_len = 0
@@ -35,18 +36,22 @@ def seat(core: "Core", one: Request, data: Any) -> None:
 
 
 def unqueue(core: "Core", one: Request, data: Any) -> None:
-    core.ledger.queue.remove(one)
+    take_out(one, core.ledger.queue, "UNQUEUE")
 
 
 def requeue(core: "Core", one: Request, data: Any) -> None:
     core.ledger.enqueue(one)
 
 
-def deliver(core: "Core", one: Request, outcome: Outcome) -> None:
+def deliver(core: "Core", one: Request, data: Any) -> None:
+    outcome = given(data, Outcome, "DELIVER")
     index = len(one.output)
     one.output += outcome.token_ids
     one.held_len = outcome.held_len
     outcome.count(one)
+    if core.learns and outcome.draft_len is not None:
+        one.acceptance = one.acceptance.after(outcome.draft_len, outcome.accepted_len)
+        core.ledger.acceptance = core.ledger.acceptance.after(outcome.draft_len, outcome.accepted_len)
     core.emit(
         results.Tokens(
             client=one.client,
@@ -61,7 +66,8 @@ def deliver(core: "Core", one: Request, outcome: Outcome) -> None:
     )
 
 
-def advance(core: "Core", one: Request, row: events.Seed) -> None:
+def advance(core: "Core", one: Request, data: Any) -> None:
+    row = given(data, events.Seed, "ADVANCE")
     one.seeded_len = row.start_pos + len(row.token_ids)
 
 
@@ -89,12 +95,13 @@ def _leave_slot(event: slot.Event) -> Handler:
     return handler
 
 
-def end(core: "Core", one: Request, data: Ending | Outcome) -> None:
-    del core.ledger.requests[one.id]
+def end(core: "Core", one: Request, data: Any) -> None:
+    if core.ledger.requests.pop(one.id, None) is None:
+        raise LocalError(f"request {one.id} has ended already")
     owner = core.ledger.clients.get(one.client)
     if owner is not None:
         owner.requests.remove(one.id)
-    reason = data.reason if isinstance(data, Ending) else data.ending
+    reason = data.reason if isinstance(data, Ending) else given(data, Outcome, "END").ending
     if reason is None:
         raise LocalError(f"request {one.id} ends without a reason")
     core.totals.count_end(one)

@@ -28,7 +28,25 @@ def describe_stats(core: "Core") -> dict[str, Any]:
         "worker": ledger.worker.state.name,
         "session": ledger.worker.session,
         "respawns": ledger.worker.respawns,
+        "cost_table": describe_costs(core),
         "transitions": {machine.name: transitions(core.tables[machine], core.fired[machine]) for machine in Machine},
+    }
+
+
+def describe_costs(core: "Core") -> dict[str, Any] | None:
+    """The adopted table as a file holds it, and each time that was corrected: (rows, width or 0, measured, used)."""
+    capacity = core.ledger.worker.capacity
+    if capacity is None or capacity.costs is None:
+        return None
+    table = capacity.costs
+    return {
+        "fingerprint": dict(table.fingerprint),
+        "context_len": table.context_len,
+        "rows": list(table.rows),
+        "widths": list(table.widths),
+        "target_ns": [list(line) for line in table.target_ns],
+        "draft_ns": list(table.draft_ns),
+        "corrections": [list(one) for one in table.corrections],
     }
 
 

@@ -7,6 +7,8 @@ The records of the hot path are not frozen: a frozen one costs twice as much to 
 
 import attrs
 
+from .costs import CostTable
+
 # ---- what a request asks for ------------------------------------------------------------------------------------
 
 
@@ -188,6 +190,7 @@ class WorkerReady:
     max_model_len: int
     block_len: int
     lost: tuple[str, ...] = ()
+    costs: CostTable | None = None  # as measured; the core corrects what it adopts
 
 
 @attrs.frozen

@@ -33,6 +33,7 @@ class Core:
     def __init__(self, limits: Limits, policy: Policy, *, tables: Tables = TABLES) -> None:
         self.limits = limits
         self.policy = policy
+        self.learns = bool(getattr(policy, "learns", False))  # else nothing is remembered of what stood
         # Lists by machine: an Enum is hashed by Python code, which would cost more than a table step.
         self.tables = [tables[machine] for machine in Machine]
         self.handlers = [self.tables[machine].bind(HANDLERS[machine]) for machine in Machine]

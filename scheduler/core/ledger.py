@@ -10,6 +10,7 @@ from heapq import heappop
 from typing import Any, TypeVar
 
 from ...statemachine import client, engine, request, slot, step, worker
+from .acceptance import NOTHING
 from .events import CommandRow, Decode, Options, Seed, WorkerReady
 
 R = TypeVar("R", bound="Record")
@@ -34,6 +35,7 @@ class Request(Record):
     """One accepted request. `seeded_len` counts positions that its window holds while its text is seeded."""
 
     __slots__ = (
+        "acceptance",
         "accepted_hist",
         "client",
         "fired",
@@ -69,6 +71,7 @@ class Request(Record):
         self.accepted_hist: list[int] = []  # [n]: decode rows that accepted n drafts, after the cut
         self.verified_hist: list[int] = []  # [n]: decode rows that verified n drafts
         self.fired: list[int] = []
+        self.acceptance = NOTHING  # kept for policies that learn
 
     @property
     def text_len(self) -> int:
@@ -157,6 +160,7 @@ class Ledger:
         self.suspects: list[int] = []  # requests of a faulted step, to be planned one by one
         self.step: StepInFlight | None = None
         self.worker = Worker(restart_budget)
+        self.acceptance = NOTHING  # of all requests together: what is expected of a new one
         self.clients: dict[int, Client] = {}
         self.engine = Engine()
         # Of each timer its delay, and when it is due. Inputs carry no time, so the next Tick says from when it counts.
@@ -190,7 +194,7 @@ class Ledger:
         twin.slots = [one.copy() for one in self.slots]
         twin.free, twin.condemned, twin.suspects = self.free.copy(), self.condemned.copy(), self.suspects.copy()
         twin.step = None if self.step is None else self.step.copy()
-        twin.worker = self.worker.copy()
+        twin.worker, twin.acceptance = self.worker.copy(), self.acceptance
         twin.clients = {key: one.copy() for key, one in self.clients.items()}
         twin.engine = self.engine.copy()
         twin.timers, twin.deadlines = self.timers.copy(), self.deadlines.copy()
@@ -213,6 +217,7 @@ class Ledger:
             tuple([rank.get(key) for key in self.suspects]),
             self._step_print(),
             self._worker_print(),
+            self.acceptance,
             tuple([(one.id, int(one.state)) for one in self.clients.values()]),
             int(self.engine.state),
             tuple(
@@ -231,7 +236,8 @@ class Ledger:
 
     def _worker_print(self) -> tuple[Any, ...]:
         one = self.worker
-        return (int(one.state), one.respawns, None if one.capacity is None else one.capacity.block_len, *one.lost)
+        can = None if one.capacity is None else (one.capacity.block_len, one.capacity.costs)
+        return (int(one.state), one.respawns, can, *one.lost)
 
     def _step_print(self) -> tuple[Any, ...] | None:
         if self.step is None:
@@ -269,4 +275,5 @@ def _request_print(one: Request, rank: int) -> tuple[Any, ...]:
         one.seeded_len,
         one.restarts,
         one.max_restarts,
+        one.acceptance,
     )

@@ -20,6 +20,7 @@ class Limits:
     max_step_tokens: int = 512
     max_queue: int = 1024
     max_prompt_len: int | None = None  # None: whatever max_model_len leaves
+    max_draft_len: int | None = None  # None: the drafter's block
     vocab_size: int | None = None  # None: not known here, so ids are checked by the worker alone
     max_restarts: int = 3
     restart_budget: int = 5
@@ -44,6 +45,8 @@ class Limits:
             problems.append(f"max_model_len = {self.max_model_len}: expected 2 or more (a prompt and one token)")
         if self.max_prompt_len is not None and not 1 <= self.max_prompt_len < self.max_model_len:
             problems.append(f"max_prompt_len = {self.max_prompt_len}: expected 1..{self.max_model_len - 1}")
+        if self.max_draft_len is not None and self.max_draft_len < 0:
+            problems.append(f"max_draft_len = {self.max_draft_len}: expected 0 or more")
         refuse_all("limits", problems)
 
     def progress_ns(self, state: worker.State) -> int:

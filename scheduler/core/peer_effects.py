@@ -8,11 +8,15 @@ from collections.abc import Callable, Mapping
 from heapq import heappush
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import LocalError
 from . import events, results
+from .costs import monotone
 from .ledger import Client, Engine, Request, Timer, Worker
 from .settle import Ending, WorkerNews
+from .strict import given
 from .tables import Machine
 
 if TYPE_CHECKING:
@@ -27,15 +31,18 @@ def send_init(core: "Core", one: Worker, data: Any) -> None:
     core.emit(results.SendInit(one.session))
 
 
-def adopt(core: "Core", one: Worker, news: WorkerNews) -> None:
+def adopt(core: "Core", one: Worker, data: Any) -> None:
+    news = given(data, WorkerNews, "ADOPT")
     if news.ready is None:
         raise LocalError("WORKER is ready without saying what it can do")
     if one.capacity is None:
-        one.capacity = news.ready
+        measured = news.ready.costs
+        one.capacity = news.ready if measured is None else attrs.evolve(news.ready, costs=monotone(measured))
     one.lost = list(news.ready.lost)
 
 
-def kill(core: "Core", one: Worker, news: WorkerNews) -> None:
+def kill(core: "Core", one: Worker, data: Any) -> None:
+    news = given(data, WorkerNews, "KILL")
     one.reason = news.reason
     core.ledger.stop_timer(Timer.PROGRESS)
     core.emit(results.KillWorker(one.session, news.reason))
@@ -102,11 +109,13 @@ def cancel_all(core: "Core", one: Client, data: Any) -> None:
 
 def forget(core: "Core", one: Client, data: Any) -> None:
     core.ledger.stop_timer(Timer.GRACE, one.id)
-    del core.ledger.clients[one.id]
+    if core.ledger.clients.pop(one.id, None) is None:
+        raise LocalError(f"client {one.id} is forgotten already")
     core.emit(results.ForgetClient(one.id))
 
 
-def accept(core: "Core", one: Engine, submit: events.Submit) -> None:
+def accept(core: "Core", one: Engine, data: Any) -> None:
+    submit = given(data, events.Submit, "ACCEPT")
     ledger = core.ledger
     made = Request(
         submit.request, client=submit.client, prompt=submit.prompt, options=submit.options, order=ledger.next_order
@@ -123,7 +132,8 @@ def accept(core: "Core", one: Engine, submit: events.Submit) -> None:
     core.emit(results.Accepted(made.client, made.id))
 
 
-def refuse(core: "Core", one: Engine, submit: events.Submit) -> None:
+def refuse(core: "Core", one: Engine, data: Any) -> None:
+    submit = given(data, events.Submit, "REFUSE")
     verdict = core.judge(submit)
     if verdict.code is None:
         raise LocalError(f"request {submit.request} is refused without a reason")
@@ -135,7 +145,8 @@ def start_drain_timer(core: "Core", one: Engine, data: Any) -> None:
     core.ledger.start_timer(Timer.DRAIN, core.limits.drain_deadline_ns)
 
 
-def fail_rest(core: "Core", one: Engine, ending: Ending) -> None:
+def fail_rest(core: "Core", one: Engine, data: Any) -> None:
+    ending = given(data, Ending, "FAIL_REST")
     for live in list(core.ledger.requests.values()):
         core.send(Machine.REQUEST, live, request.Event.ABANDON, ending)
 

@@ -10,7 +10,7 @@ from ...statemachine import request
 from .events import Decode, Open, Scrub, Seed
 from .ledger import Ledger, Request
 from .limits import Limits
-from .policies import Policy
+from .policies import Policy, wanted_lens
 
 Planned = tuple[Request, request.Event, Seed | Decode]
 
@@ -35,7 +35,7 @@ def plan(ledger: Ledger, limits: Limits, policy: Policy) -> list[Planned]:
     block_len = ledger.worker.capacity.block_len if ledger.worker.capacity is not None else 0
     if (block_len + 1) * len(decoding) > budget:  # somebody may be left out: whoever waited longest goes first
         decoding.sort(key=lambda one: (one.last_step_id, one.order))
-    wanted = _wanted(policy, [*decoding, *seeding], ledger, block_len)
+    wanted = _wanted(policy, [*decoding, *seeding], ledger, limits, block_len=block_len)
     planned = list(_decode_rows(decoding, wanted, ledger, limits, budget=budget, block_len=block_len))
     budget = limits.max_step_tokens - sum(row.draft_len + 1 for _, _, row in planned if isinstance(row, Decode))
     planned += _chunks(seeding, wanted[len(decoding) :], ledger, limits, budget=budget, block_len=block_len)
@@ -65,14 +65,14 @@ def lengths(remaining: int, held_len: int, *, wanted: int, block_len: int) -> tu
     return draft_len, propose_len
 
 
-def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, block_len: int) -> Sequence[int]:
-    """The policy's word, lowered by the request's own maximum; without a drafter nobody wants a draft."""
+def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, limits: Limits, *, block_len: int) -> Sequence[int]:
+    """The policy's word, lowered by the engine's and the request's own maximum; without a drafter nobody wants one."""
     if block_len == 0:
         return [0] * len(rows)
-    decided = policy.decide(rows, ledger)
+    most = block_len if limits.max_draft_len is None else limits.max_draft_len
     return [
-        want if one.options.max_draft_len is None else min(want, one.options.max_draft_len)
-        for want, one in zip(decided, rows, strict=True)
+        min(want, most) if one.options.max_draft_len is None else min(want, most, one.options.max_draft_len)
+        for want, one in zip(wanted_lens(policy, rows, ledger), rows, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from .events import (
 )
 from .ledger import Request, Slot, StepInFlight
 from .plan import remaining_len
+from .strict import given
 from .tables import Machine
 
 if TYPE_CHECKING:
@@ -141,8 +142,9 @@ def _impossible_tokens(row: Seed | Decode, got: Emitted) -> str | None:
     return None
 
 
-def settle(core: "Core", one: StepInFlight, report: Report) -> None:
+def settle(core: "Core", one: StepInFlight, data: Any) -> None:
     """Hand each row to its request; what a retiring slot reports is counted and delivered to nobody."""
+    report = given(data, Report, "SETTLE")
     slots = core.ledger.slots
     for row, got in zip(one.rows, report.rows, strict=True):
         held = slots[row.slot]
@@ -172,8 +174,9 @@ def _hand_over(core: "Core", owner: Request, row: Seed | Decode, got: ReportRow)
         raise LocalError(f"report row {got!r} has no meaning for request {owner.id}")
 
 
-def undo(core: "Core", one: StepInFlight, fault: StepFault) -> None:
+def undo(core: "Core", one: StepInFlight, data: Any) -> None:
     """Nothing moved. Several rows are planned once more, one by one; a row that faults alone is the row fault."""
+    fault = given(data, StepFault, "UNDO")
     alone = len(one.rows) == 1
     for row in one.rows:
         held = core.ledger.slots[row.slot]

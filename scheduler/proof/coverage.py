@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ..core.tables import TABLES, Machine
+from ..core.tables import Machine
 from .moves import Move
 from .sometimes import Sometimes
 from .world import EngineWorld
@@ -57,14 +57,6 @@ class Coverage:
                 self.witnesses.setdefault(key, []).append((before, move))
         self._just_fired.clear()
         self.sometimes.watch(before, move, after)
-
-    def unfired_rows(self) -> list[str]:
-        return [
-            f"{machine.name} {row}"
-            for machine, table in TABLES.items()
-            for index, row in enumerate(table.page.rows)
-            if not self.rows[machine, index]
-        ]
 
 
 def _kind(world: EngineWorld) -> tuple[Any, ...]:

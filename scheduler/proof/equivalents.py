@@ -10,7 +10,6 @@ _FORGIVEN = (
     "a request that decodes was forgiven when its last chunk emitted, and nothing charges it before it is queued"
 )
 _NEVER_SERVED = "a worker that never served has no step, no seated request and no quarantined slot to lose"
-_NOBODY_LIVES = "an engine that stops or has stopped has no live request"
 _LATE_DEGRADE = "the report that brings DEGRADE has just started the same timer with the same delay"
 _TIMER_STOPS = "failing the rest makes the engine idle, which stops the timer within the same input"
 
@@ -31,7 +30,5 @@ EQUIVALENT: Mapping[str, str] = {
     **dict.fromkeys([*_early("SPAWNED"), *_early("LOADING"), *_early("WARMING")], _NEVER_SERVED),
     "WORKER DEAD --DRAIN--> STOPPED: add LOSE_ALL": "what it had was lost when it died",
     "WORKER READY --DEGRADE--> DEGRADED: add ARM": _LATE_DEGRADE,
-    "ENGINE DRAINING --IDLE--> STOPPED: add FAIL_REST": _NOBODY_LIVES,
-    "ENGINE STOPPED --SUBMIT--> STOPPED: add FAIL_REST": _NOBODY_LIVES,
     "ENGINE DRAINING --DRAIN_DEADLINE--> DRAINING: add START_DRAIN_TIMER": _TIMER_STOPS,
 }

@@ -114,7 +114,6 @@ def strongest(fates: Sequence[Sequence[Fate]]) -> list[Fate]:
     best: dict[str, Fate] = {}
     for fate in (fate for share in fates for fate in share):
         if fate.mutant not in best or fate.verdict != "survived":
-            best.setdefault(fate.mutant, fate)
             best[fate.mutant] = fate
     return list(best.values())
 

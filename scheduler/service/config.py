@@ -15,9 +15,10 @@ import attrs
 
 from ...statemachine.errors import Refused, refuse_all
 from ..core.limits import SECOND_NS, Limits
-from ..core.policies import parse_policy
+from ..core.policies import Policy
 from ..wire.messages import Init
 from ..wire.sockets import endpoint_problems
+from .policy_settings import policy_of, policy_problems
 
 Check = tuple[Callable[[Any], bool], str]
 
@@ -38,8 +39,22 @@ def _setting(default: Any, check: Check) -> Any:
     return attrs.field(default=default, metadata={"check": check})
 
 
+def _by_rows(value: Any) -> Any:
+    """Keys of TOML and JSON tables are text; what does not read as a number stays for the refusal to name."""
+    if not isinstance(value, Mapping):
+        return value
+    read = {_whole(key): length for key, length in value.items()}
+    return read if len(read) == len(value) else value
+
+
+def _whole(key: Any) -> Any:
+    return int(key) if type(key) is str and key.isascii() and key.isdecimal() else key
+
+
 _SECONDS: Check = (lambda value: type(value) in (int, float) and 0.001 <= value <= 1e6, "seconds, from 0.001 to 1e6")
 _TEXT: Check = (lambda value: type(value) is str and value != "", "text")
+_POLICY_TEXT: Check = (_TEXT[0], "text (settings reach a child process; an object goes to Service(policy=...))")
+_ANY: Check = (lambda value: True, "")  # judged by `policy_problems`, a line for each fault
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +72,9 @@ class Settings:
     max_draft_len: int | None = _setting(None, _optional(_integer(0)))
     drafter_window: int | None = _setting(None, _optional(_integer(1)))
     acceptance: str = _setting("coupled", _one_of("coupled", "rejection"))
-    policy: str = _setting("fixed:7", _TEXT)
+    policy: str | None = _setting(None, _optional(_POLICY_TEXT))
+    draft_len_schedule: dict[int, int] | None = attrs.field(default=None, metadata={"check": _ANY}, converter=_by_rows)
+    max_concurrency: int | None = _setting(None, _optional(_integer(1)))
     max_restarts: int = _setting(3, _integer(0))
     restart_budget: int = _setting(5, _integer(0))
     heartbeat_s: float = _setting(2.0, _SECONDS)
@@ -69,6 +86,8 @@ class Settings:
     device: str = _setting("cpu", _TEXT)
     num_threads: int = _setting(1, _integer(1))
     runner: str = _setting("eager", _one_of("eager", "static", "cuda"))
+    measure_costs: bool = _setting(True, (lambda value: type(value) is bool, "true or false"))
+    cost_table: str | None = _setting(None, _optional(_TEXT))
 
     def __attrs_post_init__(self) -> None:
         refuse_all("settings", _problems(attrs.asdict(self)))
@@ -116,6 +135,10 @@ class Settings:
         """Return the numbers that the core may know."""
         return Limits(**_limit_values(attrs.asdict(self)))
 
+    def draft_policy(self) -> Policy:
+        """Return the policy that `policy`, `draft_len_schedule` or `max_concurrency` describes."""
+        return policy_of(attrs.asdict(self))
+
     def init(self, session: int) -> Init:
         """Return the worker's settings."""
         return Init(
@@ -131,6 +154,7 @@ class Settings:
             num_threads=self.num_threads,
             runner=self.runner,
             drafter_window=self.drafter_window,
+            measure_costs=self.measure_costs,
         )
 
 
@@ -138,13 +162,14 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
     known = {field.name: field for field in attrs.fields(Settings)}
     problems = [f"{key}: unknown{_did_you_mean(key, known)}" for key in values if key not in known]
     if "target" not in values:
-        problems.append("target: missing, expected the path of a checkpoint, or scripted:...")
+        problems.append("target: missing, expected the folder of a checkpoint")
     complete = {name: values.get(name, field.default) for name, field in known.items()}
     for name, value in complete.items():
         accepts, expected = known[name].metadata["check"]
         if value is not attrs.NOTHING and not accepts(value):
             problems.append(f"{name} = {value!r}: expected {expected}")
-    return problems or _joint_problems(complete)
+    joint = [] if problems else _joint_problems(complete)
+    return [*problems, *joint, *policy_problems(complete)]
 
 
 def _joint_problems(values: Mapping[str, Any]) -> list[str]:
@@ -155,13 +180,6 @@ def _joint_problems(values: Mapping[str, Any]) -> list[str]:
         problems.append(f"max_prompt_len = {values['max_prompt_len']}: expected {longest} or less (max_model_len - 1)")
     if values["device"] == "cpu" and values["runner"] == "cuda":
         problems.append("runner = 'cuda' needs device = 'cuda', found device = 'cpu'")
-    try:
-        policy = parse_policy(values["policy"])
-    except Refused as refused:
-        return [*problems, str(refused)]
-    limit = values["max_draft_len"]
-    if limit is not None and policy.max_len is not None and policy.max_len > limit:
-        problems.append(f"policy = {values['policy']!r} wants more than max_draft_len = {limit}")
     return problems
 
 

@@ -1,6 +1,7 @@
 """`local(target=...)`: an engine of one's own for a `with` block.
 
-Owns a child process on a socket in a private folder; nothing of it is left behind. For scripts, notebooks and tests.
+Owns a child process on a socket in a private folder; the end of the block removes both. For scripts,
+notebooks and tests.
 """
 
 import os
@@ -22,11 +23,14 @@ _STOP_S = 10.0
 
 
 @contextmanager
-def local(*, wait_s: float = 120.0, timeout_s: float = 30.0, log: Any = None, **settings: Any) -> Iterator[Client]:
+def local(
+    *, wait_s: float = 120.0, timeout_s: float = 30.0, log: Any = subprocess.DEVNULL, **settings: Any
+) -> Iterator[Client]:
     """Yield a client of a fresh engine with `settings` (keys of `Settings`), once its worker serves.
 
-    `log` is where the engine's stderr goes (a file; None: where ours goes). Raises `Refused` for bad settings before
-    anything starts, `EngineLost` when the engine does not get ready.
+    `log` is where the engine's log goes (a file; None: our stderr). Raises `Refused` for bad settings before anything
+    starts, and when the engine will not serve them; `EngineLost` when it does not get ready. SIGKILL of the caller
+    leaves the private folder behind, and nothing else.
     """
     folder = tempfile.mkdtemp(prefix="dsparkd-")
     try:

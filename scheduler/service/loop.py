@@ -11,19 +11,24 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import attrs
+import msgspec
 import structlog
 import zmq
 
+from ...statemachine.errors import refuse_all
 from ..core import events, results
 from ..core.handle import Core
-from ..core.policies import Policy, parse_policy
+from ..core.policies import Policy, start_warnings
 from ..wire import messages as wire
 from ..wire.sockets import Router
 from .clients import ClientEdge
 from .config import Settings
+from .cost_files import read_costs
+from .policy_settings import KEYS, check_policy
 from .supervisor import Supervisor
 from .text import Tokenizer, tokenizer_beside
 from .translate import Client, Translate
@@ -40,8 +45,9 @@ class Service:
 
     def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
         self.settings = settings
-        self.core = Core(settings.limits(), policy or parse_policy(settings.policy))
+        self.core = Core(settings.limits(), _only_policy(settings, policy))
         self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
+        self._costs = None if settings.cost_table is None else read_costs(Path(settings.cost_table))
         self._signals: list[int] = []
         self._finished = False
         self._was_ready = False
@@ -70,7 +76,7 @@ class Service:
             worker_router,
             Supervisor(worker_router.address),
             heartbeat_s=settings.heartbeat_s,
-            init=settings.init,
+            init=self._init,
             on_ready=self._on_ready,
         )
         self._poller = zmq.Poller()
@@ -88,6 +94,8 @@ class Service:
     def run(self) -> int:
         """Serve until drained or stopped (0), or until no worker can be had that ever was ready (1)."""
         log.info("serving", address=self.address, **attrs.asdict(self.settings))
+        for warning in start_warnings(self.core.policy, self.settings.num_slots):
+            log.warning("policy_warning", warning=warning)
         try:
             self._do(self.core.start())
             while not self._finished:
@@ -190,11 +198,16 @@ class Service:
 
     # ---- answers ------------------------------------------------------------------------------------------------
 
+    def _init(self, session: int) -> wire.Init:
+        """The settings of a worker; what the first one measured, the others need not."""
+        return msgspec.structs.replace(self.settings.init(session), costs=self._costs)
+
     def _on_ready(self, ready: wire.Ready) -> None:
         """The first READY says what prompts may hold; later ones come from the same checkpoint."""
         for warning in ready.warnings:
             log.warning("worker_warning", warning=warning)
         log.info("worker_ready", session=ready.session, block_len=ready.block_len, lost=list(ready.lost))
+        self._costs = self._costs or ready.costs
         self.translate.vocab_size = ready.vocab_size
         self.translate.eos_token_ids = frozenset(ready.eos_token_ids)
 
@@ -216,3 +229,16 @@ class Service:
         return wire.Stats(
             values={**self.core.stats(), **self.worker.times, **dropped, "early_len": self.clients.num_early}
         )
+
+
+def _only_policy(settings: Settings, policy: Policy | None) -> Policy:
+    """The policy that was passed, or that of the settings; both would leave one of them ignored."""
+    if policy is None:
+        return settings.draft_policy()
+    check_policy(policy, "policy")
+    named = [f"{key} = {getattr(settings, key)!r}" for key in KEYS if getattr(settings, key) is not None]
+    limit = settings.max_draft_len
+    if limit is not None and policy.max_len is not None and policy.max_len > limit:
+        named.append(f"max_draft_len = {limit}, it wants {policy.max_len}")
+    refuse_all(f"policy {policy.name} is passed as an object", [f"{one}: expected no such setting" for one in named])
+    return policy

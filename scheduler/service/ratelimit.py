@@ -1,6 +1,6 @@
 """Counting what is dropped, and logging it at most once a second: junk must not fill the disk.
 
-Owns a counter per reason-free name; the edges call `drop`.
+Owns one counter an edge; the edges call `drop`.
 """
 
 import time

@@ -1,6 +1,7 @@
 """The worker process: spawned, watched by a pidfd, killed and reaped.
 
-Owns child processes and their secret tokens; never a message. `loop.py` polls `fileno` and asks `reap`.
+Owns child processes and their secret tokens; never a message. `workers.py` polls `pidfd` and drives it. Linux
+only, for the pidfd.
 """
 
 import os

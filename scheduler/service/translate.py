@@ -2,7 +2,7 @@
 
 Owns the names: client identities and tokens, request ids, and the integers that the core knows them by; and each
 request's text. Never a socket, and no decision that is the core's: what is refused here cannot be said to the core at
-all. `loop.py` calls it; `worker_rows.py` does the same for commands and reports.
+all. `clients.py` calls it; `worker_rows.py` does the same for commands and reports.
 """
 
 import secrets

@@ -1,10 +1,11 @@
 """Between the wire and the core on the worker's side: commands down, reports up. The hot path: a step passes it twice.
 
-Owns nothing but the change of spelling. `loop.py` calls it.
+Owns nothing but the change of spelling. `workers.py` calls it.
 """
 
 from ...statemachine.errors import PeerError
 from ..core import events, results
+from ..core.costs import CostTable
 from ..wire import messages as wire
 
 WireRow = wire.Seed | wire.Decode | wire.Scrub
@@ -59,11 +60,28 @@ def worker_event(message: wire.FromWorker) -> events.Input:
         return events.WorkerLoaded(message.session)
     if type(message) is wire.Ready:
         return events.WorkerReady(
-            message.session, message.num_slots, message.max_model_len, message.block_len, tuple(message.lost)
+            message.session,
+            message.num_slots,
+            message.max_model_len,
+            message.block_len,
+            tuple(message.lost),
+            None if message.costs is None else core_costs(message.costs),
         )
     if type(message) is wire.Hello:
         return events.WorkerHello(message.session)
-    raise PeerError(f"{type(message).__name__} has no event")  # Goodbye: the loop makes a death of it
+    raise PeerError(f"{type(message).__name__} has no event")  # Goodbye: `WorkerEdge` makes a death of it
+
+
+def core_costs(table: wire.CostTable) -> CostTable:
+    """The table as the core knows it; nothing is judged here."""
+    return CostTable(
+        fingerprint=tuple(sorted(table.fingerprint.items())),
+        context_len=table.context_len,
+        rows=tuple(table.rows),
+        widths=tuple(table.widths),
+        target_ns=tuple(tuple(line) for line in table.target_ns),
+        draft_ns=tuple(table.draft_ns),
+    )
 
 
 def _core_row(row: wire.Emitted | wire.Seeded | wire.Scrubbed | wire.RowFault) -> events.ReportRow:

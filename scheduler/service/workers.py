@@ -44,6 +44,7 @@ class WorkerEdge:
         self.session = 0
         self.times = dict.fromkeys(("steps_timed", *TIMES), 0)
         self.registered: int | None = None
+        self._asked_to_leave = False  # for the log alone
         self._heartbeat_ns = int(heartbeat_s * 1e9)
         self._init = init
         self._on_ready = on_ready
@@ -81,6 +82,7 @@ class WorkerEdge:
             self._send(wire_step(output))
         elif isinstance(output, results.SpawnWorker):
             self._part()
+            self._asked_to_leave = False
             self.session = output.session
             self.supervisor.spawn(output.session)
         elif isinstance(output, results.KillWorker):
@@ -90,6 +92,7 @@ class WorkerEdge:
             self._send(self._init(output.session))
         elif isinstance(output, results.SendDrain):
             self.next_ping_ns = None
+            self._asked_to_leave = True
             self._send(wire.Leave(output.session))
 
     def ping(self, now_ns: int) -> None:
@@ -151,7 +154,10 @@ class WorkerEdge:
             self.router.send(self._identity, codec.encode(message))
 
     def _dead(self, reason: str) -> events.WorkerDied:
-        log.warning("worker_died", session=self.session, reason=reason)
+        if self._asked_to_leave:
+            log.info("worker_left", session=self.session)
+        else:
+            log.warning("worker_died", session=self.session, reason=reason)
         self._part()
         return events.WorkerDied(self.session, reason)
 

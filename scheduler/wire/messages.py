@@ -97,6 +97,20 @@ class RowFault(Message, frozen=True):
 # ---- scheduler -> worker ----------------------------------------------------------------------------------------
 
 
+class CostTable(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Times in ns of a verify pass by rows and tokens a row (`widths`), and of a drafter's block by rows (or none).
+
+    `context_len`: positions that each row's window held meanwhile; `fingerprint`: what was measured.
+    """
+
+    fingerprint: dict[str, str]
+    context_len: int
+    rows: list[int]
+    widths: list[int]
+    target_ns: list[list[int]]
+    draft_ns: list[int] = []
+
+
 class Init(Message, frozen=True):
     """The worker's settings, all resolved; `drafter` None means plain decoding. Times in seconds."""
 
@@ -112,6 +126,8 @@ class Init(Message, frozen=True):
     num_threads: int = 1
     runner: str = "eager"  # eager | static (the CPU twin of graphs) | cuda
     drafter_window: int | None = None
+    measure_costs: bool = False
+    costs: CostTable | None = None  # of an earlier worker or of a file: nothing is measured then
 
 
 class Step(Message, frozen=True):
@@ -161,6 +177,7 @@ class Ready(Message, frozen=True):
     lost: list[str] = []
     warnings: list[str] = []
     window_bytes: int = 0  # memory of one slot
+    costs: CostTable | None = None
 
 
 class Report(Message, frozen=True):

@@ -115,6 +115,22 @@ DEFECTS: dict[str, tuple[Declaration[Any, Any, Any], str]] = {
     ),
     "members that do not count": (changed(effects=IntEnum("Gap", {"BELL": 1})), "members must count 0, 1, 2"),
     "neither final state nor home": (changed(finals=frozenset()), "names neither a final state nor a home"),
+    "ignored state of another machine": (
+        changed(ignores=(*LAWFUL.ignores, Ignore(request.State.QUEUED, Push.GO, "why not"))),
+        "ignores: <State.QUEUED: 0> is not a member of Light",
+    ),
+    "law about another machine": (
+        changed(laws=(Escape(Push.CUT, to=frozenset({request.State.SEEDING})),)),
+        "laws: <State.SEEDING: 2> is not a member of Light",
+    ),
+    "bond of another machine": (
+        changed(bonds=(Bond(request.Effect.SEAT, into=frozenset({Light.RED})),)),
+        "bonds: <Effect.SEAT: 0> is not a member of Noise",
+    ),
+    "initial state of another machine": (
+        changed(initial=request.State.QUEUED),
+        "initial: <State.QUEUED: 0> is not a member of Light",
+    ),
     "member of another machine": (
         changed(add=(Row(request.State.QUEUED, Push.HALT, Light.RED),)),
         "is not a member of Light",

@@ -1,0 +1,100 @@
+"""The policy `auto`: the lengths with the most expected tokens per measured step time, none included.
+
+Owns the choice; what it knows are ledger facts (running acceptance, the cost table of READY, what slots hold).
+docs/policies.md states the formula. It never looks at tokens or confidences, so it is lossless in every mode.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import attrs
+
+from ....statemachine import request
+from ..acceptance import FIRST_GUESS
+from ..costs import CostTable
+from ..ledger import Ledger, Request
+
+SEED_READY = request.State.SEED_READY
+STICK = 0.02  # a row that drafts counts for so much more than one that rests: nobody flaps between equals
+PROBE_LEN = 128  # passes after which a resting row drafts once, to see whether its text became predictable
+
+
+@attrs.frozen
+class Auto:
+    name: str = "auto"
+    version: int = 1
+    max_len: int | None = None
+    learns: bool = True
+    needs_costs: bool = True
+
+    def decide(self, rows: Sequence[Request], ledger: Ledger) -> Sequence[int]:
+        capacity = ledger.worker.capacity
+        if capacity is None or capacity.costs is None:
+            return [0] * len(rows)  # no READY: nobody runs either
+        block_len = capacity.block_len
+        prior = ledger.acceptance.chances(block_len, [FIRST_GUESS] * block_len)
+        decoding = [one for one in rows if one.state is not SEED_READY]
+        survivals = [_survival(one, prior, block_len) for one in decoding]
+        newcomer = len(decoding) < len(rows)  # a prompt's last chunk drafts if a request like any other would
+        if newcomer:
+            survivals.append(list(accumulate(prior, lambda a, b: a * b)))
+        lengths = best_lengths(survivals, capacity.costs)
+        wants = lengths[: len(decoding)]
+        _probe(decoding, wants, block_len)
+        return wants + [lengths[-1] if newcomer else 0] * (len(rows) - len(decoding))
+
+
+def best_lengths(survivals: Sequence[Sequence[float]], costs: CostTable) -> list[int]:
+    """survivals[row][j]: the chance that drafts 0..j all stand. Return a length for each row: one length, or none.
+
+    Rows are tried in order of what their whole block promises: the best 1, 2, 4, ... and all of them draft, all by one
+    length, as rows of one width attend together. Of all these the most tokens per time wins.
+    """
+    num_rows = len(survivals)
+    if num_rows == 0:
+        return []
+    best_rate, best_size, best_len = num_rows / costs.target(num_rows, num_rows), 0, 0
+    promises = [list(accumulate(one)) for one in survivals]  # [row][n - 1]: accepted drafts expected of n
+    order = sorted(range(num_rows), key=lambda row: (-promises[row][-1] if promises[row] else 0.0, row))
+    sizes = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
+    for size in sizes:
+        drafting = [promises[row] for row in order[:size] if promises[row]]
+        block_ns = costs.draft(len(drafting))
+        for length in range(1, max(map(len, drafting), default=0) + 1):
+            lens = [min(length, len(one)) for one in drafting]
+            gain = sum(one[own - 1] for one, own in zip(drafting, lens, strict=True))
+            rate = (num_rows + gain) / (costs.target(num_rows, num_rows + sum(lens)) + block_ns)
+            if rate > best_rate:
+                best_rate, best_size, best_len = rate, size, length
+    lengths = [0] * num_rows
+    for row in order[:best_size]:
+        lengths[row] = min(best_len, len(survivals[row]))
+    return lengths
+
+
+def _survival(one: Request, prior: Sequence[float], block_len: int) -> list[float]:
+    """Products of the request's chances, a little more for who drafts than for who rests."""
+    own = one.options.max_draft_len
+    most = block_len if own is None else min(own, block_len)
+    favour = 1 + STICK if one.held_len > 0 else 1 - STICK
+    chances = one.acceptance.chances(most, prior)
+    return [favour * survival for survival in accumulate(chances, lambda a, b: a * b)]
+
+
+def _probe(decoding: Sequence[Request], wants: list[int], block_len: int) -> None:
+    """Let resting rows draft once in a while, together, as a block for many costs little more than one for one.
+
+    Who holds a draft is about to hear how it fares, so a probe is one block.
+    """
+    due = [one.held_len == 0 and one.acceptance.rest_len >= _interval(one, block_len) for one in decoding]
+    if not any(due):
+        return
+    for index, one in enumerate(decoding):
+        joins = one.held_len == 0 and one.acceptance.rest_len >= PROBE_LEN // 2
+        if wants[index] == 0 and (due[index] or joins):
+            wants[index] = block_len
+
+
+def _interval(one: Request, block_len: int) -> int:
+    """A probe that went well is soon followed by another one."""
+    return 1 if 2 * one.acceptance.last_accepted_len >= block_len else PROBE_LEN

@@ -1,0 +1,98 @@
+"""The settings that choose a draft length policy: `policy`, `draft_len_schedule`, `max_concurrency`, exactly one.
+
+Owns their judgement, together and each by itself, and the policies that other packages bring (entry points of the
+group `dsparkd.policies`). `config.py` calls it; the core only ever sees the policy itself.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from ...statemachine.errors import Refused, refuse_all
+from ..core.policies import BUILT_IN, FORMS, Policy, parse_policy
+from ..core.policies.schedule import MaxConcurrency, schedule_of, schedule_pairs, schedule_problems
+
+DEFAULT = "fixed:7"
+GROUP = "dsparkd.policies"
+KEYS = ("policy", "draft_len_schedule", "max_concurrency")
+
+
+def policy_from_text(text: str) -> Policy:
+    """Make a built-in policy, or one that an installed package brings. Raises `Refused` (BAD_CONFIG)."""
+    name, _, argument = text.partition(":")
+    if name in BUILT_IN:  # these names cannot be taken over
+        return parse_policy(text)
+    found = entry_points(group=GROUP)
+    if name not in found.names:
+        others = "".join(f", {other}" for other in sorted(found.names))
+        raise Refused("BAD_CONFIG", f"policy = {text!r}: expected {FORMS}{others}")
+    try:
+        made = found[name].load()(argument)
+    except Exception as error:
+        message = f"policy = {text!r}: {found[name].value} failed: {type(error).__name__}: {error}"
+        raise Refused("BAD_CONFIG", message) from error
+    check_policy(made, f"policy = {text!r}")
+    return made  # type: ignore[no-any-return]
+
+
+def check_policy(made: Any, label: str) -> None:
+    """Refuse an object that is no policy, with everything that it lacks."""
+    expected: dict[str, tuple[Callable[[Any], bool], str]] = {
+        "name": (lambda value: type(value) is str and value != "", "text"),
+        "version": (lambda value: type(value) is int, "an integer"),
+        "max_len": (
+            lambda value: value is None or (type(value) is int and value >= 0),
+            "an integer, 0 or more, or None",
+        ),
+        "decide": (callable, "a method decide(rows, ledger)"),
+    }
+    problems = []
+    for key, (accepts, what) in expected.items():
+        if not hasattr(made, key):
+            problems.append(f"{key}: missing, expected {what}")
+        elif not accepts(getattr(made, key)):
+            problems.append(f"{key} = {getattr(made, key)!r}: expected {what}")
+    refuse_all(f"{label}, a {type(made).__name__}", problems)
+
+
+def policy_of(values: Mapping[str, Any]) -> Policy:
+    """Return the policy of settings that have no problems."""
+    if values["draft_len_schedule"] is not None:
+        return schedule_of(values["draft_len_schedule"].items())
+    if values["max_concurrency"] is not None:
+        return MaxConcurrency(values["max_concurrency"])
+    return policy_from_text(DEFAULT if values["policy"] is None else values["policy"])
+
+
+def policy_problems(values: Mapping[str, Any]) -> list[str]:
+    """Say all that is wrong with the three keys and with `max_draft_len`, whatever their values are."""
+    given = [key for key in KEYS if values[key] is not None]
+    problems = []
+    if len(given) > 1:
+        shown = ", ".join(f"{key} = {values[key]!r}" for key in given)
+        problems.append(f"{' and '.join(given)}: expected exactly one of {', '.join(KEYS)}, found {shown}")
+    limit = values["max_draft_len"] if type(values["max_draft_len"]) is int else None
+    table = values["draft_len_schedule"]
+    if isinstance(table, Mapping):
+        found = schedule_problems(table.items(), max_draft_len=limit)
+        problems += [f"draft_len_schedule: {problem}" for problem in found]
+    elif table is not None:
+        problems.append(f"draft_len_schedule = {table!r}: expected a table of drafts by rows, such as {{1 = 7, 4 = 3}}")
+    text = values["policy"]
+    if type(text) is str and text:
+        problems += _text_problems(text, limit)
+    return problems
+
+
+def _text_problems(text: str, limit: int | None) -> list[str]:
+    name, _, argument = text.partition(":")
+    if name == "schedule":
+        found = schedule_problems(schedule_pairs(argument), max_draft_len=limit)
+        return [f"policy = {text!r}: {problem}" for problem in found]
+    try:
+        policy = policy_from_text(text)
+    except Refused as refused:
+        return [str(refused)]
+    if limit is not None and policy.max_len is not None and policy.max_len > limit:
+        return [f"policy = {text!r} wants more than max_draft_len = {limit}"]
+    return []
