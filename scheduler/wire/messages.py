@@ -1,377 +1,103 @@
 """Every message of the protocol: client <-> scheduler and scheduler <-> worker, as tagged msgspec structs.
 
-Owns the shape of what travels; never what it means (translate and the core do). `codec.py` frames them.
+Owns who may say what to whom; never what it means (translate and the core do). `codec.py` frames them.
 Lengths are in tokens, ids and positions are integers, absent means absent (None), never a magic value.
 """
 
-from typing import Annotated, Any
-
-import msgspec
-
-PROTOCOL_VERSION = 1
-MAX_ID_LEN = 256  # characters: answers and logs repeat an id
-RequestId = Annotated[str, msgspec.Meta(max_length=MAX_ID_LEN)]
-
-
-class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Base of all messages: the tag is the class name, unknown fields are refused."""
-
-
-# ---- worker: rows of a command ----------------------------------------------------------------------------------
-
-
-class Params(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How to sample for a row (design of the filters: docs/sampling.md)."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    sample_index: int = 0
-    margins: bool = False
-    passes: bool = False
-
-
-class Open(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Sets the window's epoch and keeps `keep_len` positions of the source slot's content (none: keeps nothing)."""
-
-    keep_len: int = 0
-    source_slot: int | None = None
-    source_epoch: int | None = None
-
-
-class Seed(Message, frozen=True):
-    slot: int
-    epoch: int
-    start_pos: int
-    token_ids: list[int]
-    last: bool
-    propose_len: int
-    params: Params
-    output_len: int = 0
-    opens: Open | None = None
-
-
-class Decode(Message, frozen=True):
-    slot: int
-    epoch: int
-    draft_len: int
-    propose_len: int
-
-
-class Scrub(Message, frozen=True):
-    slot: int
-
-
-# ---- worker: rows of a report -----------------------------------------------------------------------------------
-
-
-class Emitted(Message, frozen=True):
-    slot: int
-    epoch: int
-    token_ids: list[int]
-    accepted_len: int
-    held_len: int
-    draft_token_ids: list[int] | None = None
-    confidence_logits: list[float] | None = None
-    margins: list[float] | None = None
-
-
-class Seeded(Message, frozen=True):
-    slot: int
-    epoch: int
-
-
-class Scrubbed(Message, frozen=True):
-    slot: int
-
-
-class RowFault(Message, frozen=True):
-    slot: int
-    epoch: int
-    code: str
-    message: str
-
-
-# ---- scheduler -> worker ----------------------------------------------------------------------------------------
-
-
-class CostTable(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Times in ns of a verify pass by rows and tokens a row (`widths`), and of a drafter's block by rows (or none).
-
-    `context_len`: positions that each row's window held meanwhile; `fingerprint`: what was measured.
-    """
-
-    fingerprint: dict[str, str]
-    context_len: int
-    rows: list[int]
-    widths: list[int]
-    target_ns: list[list[int]]
-    draft_ns: list[int] = []
-
-
-class Init(Message, frozen=True):
-    """The worker's settings, all resolved; `drafter` None means plain decoding. Times in seconds."""
-
-    session: int
-    target: str
-    drafter: str | None
-    num_slots: int
-    max_model_len: int
-    max_step_tokens: int
-    acceptance: str = "coupled"
-    dtype: str = "float32"
-    device: str = "cpu"
-    num_threads: int = 1
-    runner: str = "eager"  # eager | static (the CPU twin of graphs) | cuda
-    drafter_window: int | None = None
-    measure_costs: bool = False
-    costs: CostTable | None = None  # of an earlier worker or of a file: nothing is measured then
-
-
-class Step(Message, frozen=True):
-    """A command. The worker runs `last + 1`, answers a repeat with its stored report, treats a gap as a fault."""
-
-    session: int
-    step_id: int
-    rows: list[Seed | Decode | Scrub]
-
-
-class Ping(Message, frozen=True):
-    session: int
-
-
-class Leave(Message, frozen=True):
-    """Say goodbye and exit."""
-
-    session: int
-
-
-# ---- worker -> scheduler ----------------------------------------------------------------------------------------
-
-
-class Hello(Message, frozen=True):
-    """First word of a worker: `token` proves that this scheduler spawned it."""
-
-    session: int
-    token: str
-    pid: int
-    version: int = PROTOCOL_VERSION
-
-
-class Loaded(Message, frozen=True):
-    session: int
-
-
-class Ready(Message, frozen=True):
-    """Resolved limits. `block_len` is B, or 0 without a drafter; `lost` names what was asked for and is missing."""
-
-    session: int
-    num_slots: int
-    max_model_len: int
-    vocab_size: int
-    block_len: int = 0
-    has_confidence: bool = False
-    eos_token_ids: list[int] = []
-    lost: list[str] = []
-    warnings: list[str] = []
-    window_bytes: int = 0  # memory of one slot
-    costs: CostTable | None = None
-
-
-class Report(Message, frozen=True):
-    """One row for each row of the command, in its order. Times in nanoseconds; `cpu_ns` is thread CPU time, `wait_ns`
-    how long the worker had waited for the command since its last report: scheduler and wire, when work never ends."""
-
-    session: int
-    step_id: int
-    rows: list[Emitted | Seeded | Scrubbed | RowFault]
-    target_ns: int = 0
-    draft_ns: int = 0
-    cpu_ns: int = 0
-    wait_ns: int = 0
-    lost: str | None = None
-
-
-class StepFault(Message, frozen=True):
-    """The step failed before its commit and moved nothing."""
-
-    session: int
-    step_id: int
-    code: str
-    message: str
-
-
-class Pong(Message, frozen=True):
-    session: int
-    last_step_id: int
-
-
-class Goodbye(Message, frozen=True):
-    """Last word of a worker or of a client. `refused`: the worker cannot serve its Init, nor could another one."""
-
-    reason: str = ""
-    session: int | None = None
-    refused: bool = False
-
-
-# ---- client -> scheduler ----------------------------------------------------------------------------------------
-
-
-class ClientHello(Message, frozen=True):
-    """`resume_token` is what an earlier Welcome handed out, to be the same client again."""
-
-    version: int = PROTOCOL_VERSION
-    resume_token: str | None = None
-
-
-class Submit(Message, frozen=True):
-    """Exactly one of `prompt` and `prompt_token_ids`. `options` is decoded apart, so that a bad one can be refused."""
-
-    request_id: RequestId
-    prompt: str | None = None
-    prompt_token_ids: list[int] | None = None
-    options: msgspec.Raw = msgspec.Raw(b"\x80")
-
-
-class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Every option of a request. An unknown one is refused by name (UNSUPPORTED_OPTION)."""
-
-    max_tokens: int = 256
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    sample_index: int = 0
-    stop_token_ids: list[int] = []
-    ignore_eos: bool = False
-    deadline_ms: int | None = None
-    max_draft_len: int | None = None
-    margins: bool = False
-    passes: bool = False
-    label: str | None = None
-
-
-class CancelRequest(Message, frozen=True):
-    request_id: RequestId
-
-
-class ResumeRequest(Message, frozen=True):
-    request_id: RequestId
-    from_index: int = 0
-
-
-class GetStats(Message, frozen=True):
-    pass
-
-
-class GetHealth(Message, frozen=True):
-    pass
-
-
-class KeepAlive(Message, frozen=True):
-    """Any message shows that a client is there; this one says nothing else."""
-
-
-# ---- scheduler -> client ----------------------------------------------------------------------------------------
-
-
-class Welcome(Message, frozen=True):
-    client_id: int
-    resume_token: str
-    keep_alive_s: float
-    num_slots: int
-    max_model_len: int
-    has_text: bool
-    version: int = PROTOCOL_VERSION
-
-
-class Accepted(Message, frozen=True):
-    request_id: str
-    prompt_len: int
-    seed: int
-
-
-class Pass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One verify pass, for who asked for `passes`."""
-
-    start_pos: int
-    draft_len: int
-    accepted_len: int
-    emitted_token_ids: list[int]
-    draft_token_ids: list[int] | None = None
-    confidence_logits: list[float] | None = None
-
-
-class Tokens(Message, frozen=True):
-    """Output from `index` on: the first `accepted_len` token ids are drafts that stood. `text` never ends in half
-    a character; what is held back comes with a later message."""
-
-    request_id: str
-    index: int
-    token_ids: list[int]
-    accepted_len: int = 0
-    text: str | None = None
-    verify: Pass | None = None
-    margins: list[float] | None = None
-
-
-class RequestCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sums over this request's reported rows, after the cut."""
-
-    num_passes: int = 0
-    num_zero_passes: int = 0
-    num_drafted: int = 0
-    num_verified: int = 0
-    num_accepted: int = 0
-    num_emitted_drafting: int = 0
-    accepted_at: list[int] = []
-    verified_at: list[int] = []
-    num_restarts: int = 0
-
-
-class Finished(Message, frozen=True):
-    """The one terminal event of an accepted request. `state`: FINISHED, CANCELLED or FAILED; `reason`: stop, length,
-    cancelled, client_gone, or a failure's code in upper case with `message`."""
-
-    request_id: str
-    state: str
-    reason: str
-    prompt_len: int
-    output_len: int
-    counts: RequestCounts
-    transitions: dict[str, int]
-    text: str | None = None  # what was held back, at the end
-    message: str = ""
-
-
-class Refused(Message, frozen=True):
-    """The one terminal event of a request that was not accepted, or the answer to a message that makes no sense."""
-
-    code: str
-    message: str
-    request_id: str | None = None
-
-
-class CancelAck(Message, frozen=True):
-    """`live` tells whether there was something to cancel; cancelling twice is no error."""
-
-    request_id: str
-    live: bool
-
-
-class Stats(Message, frozen=True):
-    values: dict[str, Any]
-
-
-class Health(Message, frozen=True):
-    ok: bool
-    engine: str
-    worker: str
-    reasons: list[str] = []
-
+from .base import MAX_ID_LEN, PROTOCOL_VERSION, Message, RequestId
+from .client_messages import (
+    Accepted,
+    CancelAck,
+    CancelRequest,
+    ClientHello,
+    Finished,
+    GetHealth,
+    GetStats,
+    Health,
+    KeepAlive,
+    Pass,
+    Refused,
+    RequestCounts,
+    RequestOptions,
+    ResumeRequest,
+    Stats,
+    Submit,
+    Tokens,
+    Welcome,
+)
+from .worker_messages import (
+    CostTable,
+    Decode,
+    Emitted,
+    Goodbye,
+    Hello,
+    Init,
+    Leave,
+    Loaded,
+    Open,
+    Params,
+    Ping,
+    Pong,
+    Ready,
+    Report,
+    RowFault,
+    Scrub,
+    Scrubbed,
+    Seed,
+    Seeded,
+    Step,
+    StepFault,
+)
+
+__all__ = [
+    "MAX_ID_LEN",
+    "PROTOCOL_VERSION",
+    "Accepted",
+    "CancelAck",
+    "CancelRequest",
+    "ClientHello",
+    "CostTable",
+    "Decode",
+    "Emitted",
+    "Finished",
+    "FromWorker",
+    "GetHealth",
+    "GetStats",
+    "Goodbye",
+    "Health",
+    "Hello",
+    "Init",
+    "KeepAlive",
+    "Leave",
+    "Loaded",
+    "Message",
+    "Open",
+    "Params",
+    "Pass",
+    "Ping",
+    "Pong",
+    "Ready",
+    "Refused",
+    "Report",
+    "RequestCounts",
+    "RequestId",
+    "RequestOptions",
+    "ResumeRequest",
+    "RowFault",
+    "Scrub",
+    "Scrubbed",
+    "Seed",
+    "Seeded",
+    "Stats",
+    "Step",
+    "StepFault",
+    "Submit",
+    "ToClient",
+    "ToScheduler",
+    "ToWorker",
+    "Tokens",
+    "Welcome",
+]
 
 ToWorker = Init | Step | Ping | Leave
 FromWorker = Hello | Loaded | Ready | Report | StepFault | Pong | Goodbye
