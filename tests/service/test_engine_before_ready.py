@@ -1,5 +1,6 @@
 """Before the first READY: what waits can be cancelled, and every question is answered."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -31,3 +32,15 @@ def test_nothing_can_be_resumed_before_the_first_ready(serve: Any, tmp_path: Any
     with pytest.raises(Refused) as caught:
         engine.client(ready=False).resume("x").result()
     assert caught.value.code == "UNKNOWN_ID"
+
+
+def test_a_stop_before_the_worker_is_ready_answers_who_waits(serve: Any) -> None:
+    engine = serve(target="scripted:gate=/nonexistent")
+    client = engine.client(ready=False)
+    stream = client.submit(PROMPT)
+    client.health()
+    engine.process.send_signal(signal.SIGTERM)
+    with pytest.raises(Refused) as caught:
+        next(stream)
+    assert caught.value.code == "DRAINING"
+    assert engine.process.wait(60) == 0

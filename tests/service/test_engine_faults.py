@@ -209,18 +209,6 @@ def test_a_second_signal_stops_at_once_and_live_requests_are_told(serve: Serve, 
     assert engine.process.wait(60) == 0
 
 
-def test_a_stop_before_the_worker_is_ready_answers_who_waits(serve: Serve) -> None:
-    engine = serve(target="scripted:gate=/nonexistent")
-    client = engine.client(ready=False)
-    stream = client.submit(PROMPT)
-    client.health()
-    engine.process.send_signal(signal.SIGTERM)
-    with pytest.raises(Refused) as caught:
-        next(stream)
-    assert caught.value.code == "DRAINING"
-    assert engine.process.wait(60) == 0
-
-
 def test_a_silent_client_is_given_up_after_its_grace_and_its_requests_are_cancelled(
     serve: Serve, eventually: Any
 ) -> None:
