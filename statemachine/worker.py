@@ -172,3 +172,6 @@ PAGE = Declaration(
     ),
 )
 TABLE = Table(PAGE)
+
+SERVING = frozenset({State.READY, State.DEGRADED})
+FINALS = PAGE.finals

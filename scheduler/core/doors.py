@@ -19,7 +19,7 @@ from .tables import Machine
 if TYPE_CHECKING:
     from .handle import Core
 
-SERVING = frozenset({worker.State.READY, worker.State.DEGRADED})
+SERVING = worker.SERVING
 REQUEST = Machine.REQUEST  # bound once for the path of every row
 
 # ---- clients ----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def resume(core: "Core", event: events.Resume) -> None:
 def _worker_event(core: "Core", session: int, event: worker.Event, news: WorkerNews, *, facts: Any = None) -> None:
     """A word of an earlier worker, or of one that is dead or gone, changes nothing."""
     one = core.ledger.worker
-    gone = one.state is worker.State.DEAD or one.state in worker.PAGE.finals
+    gone = one.state is worker.State.DEAD or one.state in worker.FINALS
     if session == one.session and (not gone or event is worker.Event.DIED):
         core.send(Machine.WORKER, one, event, news, facts=facts)
     else:
@@ -95,7 +95,7 @@ def _worker_event(core: "Core", session: int, event: worker.Event, news: WorkerN
 def _in_order(core: "Core", session: int, event: worker.Event, news: WorkerNews, *, state: worker.State) -> None:
     """Handshake words have one lawful moment; out of turn they break the contract."""
     one = core.ledger.worker
-    if session == one.session and one.state not in (state, worker.State.DEAD, *worker.PAGE.finals):
+    if session == one.session and one.state not in (state, worker.State.DEAD, *worker.FINALS):
         broke(core, f"{event.name} in state {one.state.name}")
     else:
         _worker_event(core, session, event, news, facts=news)
@@ -154,7 +154,7 @@ def worker_beat(core: "Core", event: events.WorkerBeat) -> None:
 
 def broke(core: "Core", reason: str) -> None:
     one = core.ledger.worker
-    if one.state is not worker.State.DEAD and one.state not in worker.PAGE.finals:
+    if one.state is not worker.State.DEAD and one.state not in worker.FINALS:
         core.send(Machine.WORKER, one, worker.Event.BROKE_CONTRACT, WorkerNews(reason))
 
 

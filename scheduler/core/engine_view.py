@@ -54,7 +54,7 @@ def describe_health(core: "Core") -> tuple[bool, str, str, list[str]]:
     """Healthy is: the engine is open, the worker serves with all that was asked for, no step is late."""
     ledger = core.ledger
     reasons = [f"the worker serves without {one}" for one in ledger.worker.lost]
-    if ledger.worker.state not in (worker.State.READY, worker.State.DEGRADED):
+    if ledger.worker.state not in worker.SERVING:
         last = f" (last one: {ledger.worker.reason})" if ledger.worker.reason else ""
         reasons.append(f"the worker is {ledger.worker.state.name}{last}")
     if ledger.engine.state is not engine.State.OPEN:

@@ -34,7 +34,6 @@ class Core:
         self.limits = limits
         self.policy = policy
         self.learns = bool(getattr(policy, "learns", False))  # else nothing is remembered of what stood
-        # Lists by machine: an Enum is hashed by Python code, which would cost more than a table step.
         self.tables = [tables[machine] for machine in Machine]
         self.handlers = [self.tables[machine].bind(HANDLERS[machine]) for machine in Machine]
         self.ledger = Ledger(num_slots=limits.num_slots, restart_budget=limits.restart_budget)
@@ -66,7 +65,7 @@ class Core:
 
     @property
     def at_rest(self) -> bool:
-        return self.ledger.engine.state is engine.State.STOPPED and self.ledger.worker.state in worker.PAGE.finals
+        return self.ledger.engine.state is engine.State.STOPPED and self.ledger.worker.state in worker.FINALS
 
     def stats(self) -> dict[str, Any]:
         return describe_stats(self)

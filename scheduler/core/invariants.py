@@ -10,12 +10,11 @@ from ...statemachine.errors import LocalError
 from .events import Decode, Scrub, Seed
 from .ledger import Ledger, Timer
 
-# Tuples: to look an enum up in a set is to hash it, which is Python code.
-SERVING = (worker.State.READY, worker.State.DEGRADED)
-AT_WORK = (*SERVING, worker.State.DRAINING)
-WITHOUT_PROGRESS = (worker.State.DEAD, *worker.PAGE.finals)
+SERVING = worker.SERVING
+AT_WORK = SERVING | {worker.State.DRAINING}
+WITHOUT_PROGRESS = worker.FINALS | {worker.State.DEAD}
 HOLDING = (request.State.DRAFT_READY, request.State.VERIFYING)
-IN_FLIGHT, OVER = tuple(request.IN_FLIGHT), tuple(request.FINALS)
+IN_FLIGHT, OVER = request.IN_FLIGHT, request.FINALS
 QUEUED, HELD, FREE = request.State.QUEUED, slot.State.HELD, slot.State.FREE
 
 

@@ -7,8 +7,9 @@ The core calls it on a Tick when no step is in flight.
 from collections.abc import Iterator, Sequence
 
 from ...statemachine import request
+from ...statemachine.errors import LocalError
 from .events import Decode, Open, Scrub, Seed
-from .ledger import Ledger, Request
+from .ledger import Ledger, Request, Slot
 from .limits import Limits
 from .policies import Policy, wanted_lens
 
@@ -76,27 +77,34 @@ def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, limits: Limits,
     ]
 
 
+def _slot_of(one: Request, ledger: Ledger) -> Slot:
+    if one.slot is None:
+        raise LocalError(f"request {one.id} ({one.state.name}) is among the seated without a slot")
+    return ledger.slots[one.slot]
+
+
 def _decode_rows(
     rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
 ) -> Iterator[Planned]:
-    slots = ledger.slots
     for one, want in zip(rows, wanted, strict=False):
-        if budget < 1 or one.slot is None:
+        if budget < 1:
             return
+        slot = _slot_of(one, ledger)
         remaining = remaining_len(one, limits)
         draft_len, propose_len = lengths(remaining, one.held_len, wanted=want, block_len=block_len)
         draft_len = min(draft_len, budget - 1)
         budget -= draft_len + 1
         event = PLAN_VERIFY if draft_len > 0 else PLAN_ANCHOR
-        yield one, event, Decode(one.slot, slots[one.slot].epoch, draft_len, propose_len)
+        yield one, event, Decode(slot.id, slot.epoch, draft_len, propose_len)
 
 
 def _chunks(
     rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
 ) -> Iterator[Planned]:
     for one, want in zip(rows, wanted, strict=True):
-        if budget < 1 or one.slot is None:
+        if budget < 1:
             return
+        slot = _slot_of(one, ledger)
         text = [*one.prompt, *one.output]
         start = one.seeded_len
         chunk = text[start : start + budget]
@@ -107,8 +115,8 @@ def _chunks(
             one,
             request.Event.PLAN_CHUNK,
             Seed(
-                slot=one.slot,
-                epoch=ledger.slots[one.slot].epoch,
+                slot=slot.id,
+                epoch=slot.epoch,
                 start_pos=start,
                 token_ids=chunk,
                 last=last,
