@@ -5,7 +5,6 @@ the newer `rope_parameters`, `dtype`). Never reads a tensor and never guesses: w
 `Refused` with code BAD_CHECKPOINT names every key, value and expectation. Called by `checkpoint` and the worker.
 """
 
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import attrs
 
 from ..statemachine.errors import refuse_all
 from .fields import Fields, read_json
+from .rope import RopeScaling, read_rope
 
 BAD_CHECKPOINT = "BAD_CHECKPOINT"
 TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
@@ -26,8 +26,6 @@ FOREIGN = {
     "Gemma4DSparkModel": "Gemma layers (scaled embeddings, sandwich norms, soft-capped logits) are not supported",
     "Qwen3Eagle3Model": "it drafts token by token and has no block",
 }
-
-RopeScaling = Mapping[str, float | str]
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +108,7 @@ def load_drafter_config(folder: Path, target: TargetConfig) -> DrafterConfig:
 
 def _read_shared(fields: Fields, architecture: str) -> ModelConfig:
     _check_architecture(fields, architecture)
-    theta, scaling = _read_rope(fields)
+    theta, scaling = read_rope(fields)
     shared = ModelConfig(
         hidden_size=fields.positive("hidden_size"),
         num_layers=fields.positive("num_hidden_layers"),
@@ -148,41 +146,6 @@ def _check_architecture(fields: Fields, architecture: str) -> None:
         fields.wrong("quantization_config", "none: quantised weights are not supported")
     if "dflash_config" in fields.values:
         fields.wrong("dflash_config", f"none: upstream DFlash is refused because {FOREIGN['DFlashDraftModel']}")
-
-
-def _read_rope(fields: Fields) -> tuple[float, RopeScaling | None]:
-    """Rotary base and scaling from either spelling. Unknown kinds and unknown keys are refused by name."""
-    key = fields.spelling("rope_parameters", "rope_scaling")
-    raw = fields.values.get(key)
-    if raw is None:
-        return fields.number("rope_theta"), None
-    if not isinstance(raw, dict):
-        fields.wrong(key, "an object or null")
-        return 1.0, None
-    rope = Fields(raw, fields.problems, prefix=f"{key}.")
-    theta = rope.number("rope_theta") if "rope_theta" in raw else fields.number("rope_theta")
-    if fields.values.get("rope_theta", theta) != theta:
-        fields.wrong("rope_theta", f"{theta}, as {key} says")
-    kind = raw.get("rope_type", raw.get("type"))
-    known = {"rope_type", "type", "rope_theta"}
-    scaling: dict[str, float | str] | None = None
-    if kind == "linear":
-        known |= {"factor"}
-        scaling = {"rope_type": "linear", "factor": rope.number("factor")}
-    elif kind == "yarn":
-        known |= {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"}
-        scaling = {"rope_type": "yarn", "factor": rope.number("factor")}
-        scaling["original_max_position_embeddings"] = rope.positive("original_max_position_embeddings")
-        scaling |= {"beta_fast": rope.number("beta_fast", default=32.0)}
-        scaling |= {"beta_slow": rope.number("beta_slow", default=1.0)}
-        if raw.get("attention_factor") is not None:
-            scaling["attention_factor"] = rope.number("attention_factor")
-    elif kind != "default":
-        rope.wrong("rope_type", "one of default, linear, yarn")
-        return theta, None
-    for name in sorted(set(raw) - known):
-        rope.wrong(name, f"no such key with rope_type {kind!r}")
-    return theta, scaling
 
 
 def _read_eos(folder: Path, fields: Fields, vocab_size: int) -> tuple[int, ...]:

@@ -78,9 +78,9 @@ class DSparkDrafter:
         weights = [tensors[f"layers.{index}.self_attn.k_norm.weight"] for index in range(self.config.num_layers)]
         self.context_key_weight = torch.stack(weights).repeat_interleave(self.config.num_kv_heads, 0)  # [n*G, D]
 
-    def prepare(self, max_positions: int) -> None:
+    def prepare(self, max_positions: int, *, text_len: int | None = None) -> None:
         """Build the rotary table for positions 0..max_positions-1; blocks reach B - 1 beyond their start."""
-        self.rotary = RotaryTable(self.config, max_positions, self.device, self.dtype)
+        self.rotary = RotaryTable(self.config, max_positions, self.device, self.dtype, text_len=text_len)
 
     def context(self, features: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Keys (normed, rotated) and values of context rows, which depend on the row's features and position only.

@@ -17,6 +17,7 @@ from torch.nn.functional import silu
 
 from ..statemachine.errors import LocalError
 from .config import ModelConfig
+from .rope import RopeScaling
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -48,12 +49,19 @@ class Norm:
 class RotaryTable:
     """Cosines and sines of positions 0..max_positions-1 for half-split rotary pairs (i, i + D/2).
 
-    rope_scaling linear divides positions; yarn blends interpolated and original frequencies between two rotation
-    counts and scales both tables (Peng et al. 2023, sections 3.2 to 3.4).
+    text_len: the longest text that is served, in positions; blocks and drafts may reach beyond it.
     """
 
-    def __init__(self, config: ModelConfig, max_positions: int, device: torch.device, dtype: torch.dtype) -> None:
-        frequencies, scale = inverse_frequencies(config)
+    def __init__(
+        self,
+        config: ModelConfig,
+        max_positions: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        *,
+        text_len: int | None = None,
+    ) -> None:
+        frequencies, scale = inverse_frequencies(config, text_len=text_len)
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), frequencies)  # [positions, D/2]
         cos, sin = angles.cos() * scale, angles.sin() * scale
         # The sign of the rotated half sits in the table, so that rotating is a plain swap of halves.
@@ -67,28 +75,57 @@ class RotaryTable:
         return cos, sin
 
 
-def inverse_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """Rotation per position for each of D/2 pairs (float32, radians) and the factor of both tables."""
+def inverse_frequencies(config: ModelConfig, *, text_len: int | None = None) -> tuple[Tensor, float]:
+    """Rotation per position for each of D/2 pairs (float32, radians) and the factor of both tables.
+
+    linear divides positions (Chen et al. 2023). dynamic widens the base with the length of the text beyond what was
+    trained (NTK-aware, bloc97 and emozilla 2023); the length taken is `text_len` and not that of each text, so that a
+    row does not depend on when it was computed, and up to the trained length nothing is scaled. yarn: see `_yarn`.
+    llama3 interpolates slow pairs, keeps fast ones and blends between (Llama 3.1's definition).
+    """
     size, theta, scaling = config.head_dim, config.rope_theta, config.rope_scaling
-    plain = 1.0 / (theta ** (torch.arange(0, size, 2, dtype=torch.float32) / size))
+    exponents = torch.arange(0, size, 2, dtype=torch.float32) / size
+    plain = 1.0 / (theta**exponents)
     if scaling is None:
         return plain, 1.0
     factor = float(scaling["factor"])
     if scaling["rope_type"] == "linear":
         return plain / factor, 1.0
+    if scaling["rope_type"] == "dynamic":
+        stretch = max(text_len or 0, config.max_positions) / config.max_positions
+        base = theta * (factor * stretch - (factor - 1)) ** (size / (size - 2))
+        return 1.0 / (base**exponents), 1.0
+    return _yarn(plain, theta, scaling) if scaling["rope_type"] == "yarn" else (_llama3(plain, scaling), 1.0)
+
+
+def _yarn(plain: Tensor, theta: float, scaling: RopeScaling) -> tuple[Tensor, float]:
+    """Blend interpolated and original frequencies between two rotation counts, and scale both tables.
+
+    Peng et al. 2023, sections 3.2 to 3.4.
+    """
+    size, factor = 2 * plain.shape[0], float(scaling["factor"])
     trained = float(scaling["original_max_position_embeddings"])
 
     def pair_with(rotations: float) -> float:
         """The (fractional) pair that turns `rotations` times within the trained length."""
         return size * math.log(trained / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(pair_with(float(scaling["beta_fast"]))), 0)
-    high = min(math.ceil(pair_with(float(scaling["beta_slow"]))), size - 1)
+    low, high = pair_with(float(scaling["beta_fast"])), pair_with(float(scaling["beta_slow"]))
+    if scaling.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
     ramp = (torch.arange(size // 2, dtype=torch.float32) - low) / max(high - low, 0.001)
     stretched = ramp.clamp(0, 1)  # 0: kept as trained, 1: interpolated
     frequencies = plain / factor * stretched + plain * (1 - stretched)
     default = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
     return frequencies, float(scaling.get("attention_factor", default))
+
+
+def _llama3(plain: Tensor, scaling: RopeScaling) -> Tensor:
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    turns = float(scaling["original_max_position_embeddings"]) * plain / (2 * math.pi)  # within the trained length
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # 0: interpolated, 1: as trained
+    return plain / float(scaling["factor"]) * (1 - kept) + plain * kept
 
 
 def grouped_attention(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -28,6 +28,16 @@ TARGET = 0
 DRAFT = 1
 ACCEPT = 2
 RESIDUAL = 3
+NUM_STREAMS = 4
+
+
+def draft_stream(index: int) -> int:
+    """The stream of a drafter's own draw at place `index` of its block (0 the first).
+
+    A position is drafted by several blocks when not all of one is verified. How much of an earlier block was verified
+    may follow from its tokens, so a later block must not draw with the same noise again.
+    """
+    return DRAFT + NUM_STREAMS * index
 
 
 def _signed(value: int) -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .filters import border, filtered_logits, kept_len, ranks, tempered
-from .noise import ACCEPT, DRAFT, RESIDUAL, TARGET, gumbel, uniform32, unit
+from .noise import ACCEPT, DRAFT, RESIDUAL, TARGET, draft_stream, gumbel, uniform32, unit
 from .parameters import GREEDY_BELOW, Sampling, SamplingRow
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "accept_coupled",
     "accept_probability",
     "accept_rejection",
+    "draft_stream",
     "draw",
     "draw_with_probs",
     "filtered_logits",

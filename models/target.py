@@ -42,9 +42,9 @@ class Qwen3Target:
         """Which residual streams `forward` returns: -1 the embedding output, i the output of layer i, in this order."""
         self.taps = tuple(layer_ids)
 
-    def prepare(self, max_positions: int) -> None:
+    def prepare(self, max_positions: int, *, text_len: int | None = None) -> None:
         """Build the rotary table for positions 0..max_positions-1. Call before the first `forward`."""
-        self.rotary = RotaryTable(self.config, max_positions, self.device, self.dtype)
+        self.rotary = RotaryTable(self.config, max_positions, self.device, self.dtype, text_len=text_len)
 
     def forward(self, token_ids: Tensor, positions: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
         """One pass over flat tokens of any number of rows.

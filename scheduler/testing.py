@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from ..statemachine import worker
 from .core import events, results
+from .core.costs import CostTable
 from .core.handle import Core
 from .core.invariants import check
 from .core.limits import Limits
@@ -35,7 +36,8 @@ class Bench:
     """One engine in one process. `tick()` plans, `answer()` lets the worker run what is in flight.
 
     `model` options (vocab_size, mean, acceptance, target, propose, faults, ...) are those of `ScriptedModel`; with
-    `worker` another thing that runs rows takes its place (it is called for each new worker).
+    `worker` another thing that runs rows takes its place (it is called for each new worker). `costs` is what each
+    worker has measured, for policies that need it.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Bench:
         tables: Tables = TABLES,
         block_len: int = 7,
         worker: Callable[[], RowWorker] | None = None,
+        costs: CostTable | None = None,
         **model: Any,
     ) -> None:
         self.limits = limits or Limits(num_slots=2, max_model_len=256)
@@ -58,6 +61,7 @@ class Bench:
                 **model,
             )
         )
+        self.costs = costs
         self.now_ns = 0
         self.records: list[Record] = []  # everything that went in, for `dump`
         self.in_flight: results.Command | None = None
@@ -76,7 +80,16 @@ class Bench:
         session = self.core.ledger.worker.session
         self.send(events.WorkerHello(session))
         self.send(events.WorkerLoaded(session))
-        self.send(events.WorkerReady(session, self.limits.num_slots, self.limits.max_model_len, self.worker.block_len))
+        self.send(
+            events.WorkerReady(
+                session,
+                self.limits.num_slots,
+                self.limits.max_model_len,
+                self.worker.block_len,
+                costs=self.costs,
+                has_confidence=getattr(self.worker, "has_confidence", False),
+            )
+        )
 
     def send(self, event: events.Input) -> list[results.Output]:
         """One input; the ledger is checked after it."""

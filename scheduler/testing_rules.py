@@ -19,9 +19,15 @@ from .core.policies import Policy
 from .core.policies.told import Told
 from .core.tables import TABLES, Tables
 from .testing import Bench
+from .trace.scripted import ScriptedModel
 
 VOCAB = 50
-PROMPTS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=20)
+STEM = [(7 * index) % VOCAB for index in range(15)]  # what many prompts begin with
+PROMPTS = st.builds(
+    lambda shared, own: STEM[:shared] + own,
+    st.sampled_from([0, 3, 9, 15]),
+    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=12),
+)
 
 
 def register_profiles() -> None:
@@ -41,13 +47,19 @@ class EngineRules(RuleBasedStateMachine):
 
     bench: Bench
 
-    @initialize(num_slots=st.integers(1, 4), max_step_tokens=st.integers(1, 40), max_queue=st.integers(1, 8))
-    def start(self, num_slots: int, max_step_tokens: int, max_queue: int) -> None:
+    @initialize(
+        num_slots=st.integers(1, 4),
+        max_step_tokens=st.integers(1, 40),
+        max_queue=st.integers(1, 8),
+        min_reuse_len=st.sampled_from([1, 4, None]),
+    )
+    def start(self, num_slots: int, max_step_tokens: int, max_queue: int, min_reuse_len: int | None) -> None:
         limits = Limits(
             num_slots=num_slots,
             max_model_len=64,
             max_step_tokens=max_step_tokens,
             max_queue=max_queue,
+            min_reuse_len=min_reuse_len,
             max_restarts=10**6,
             restart_budget=10**6,
         )
@@ -64,6 +76,15 @@ class EngineRules(RuleBasedStateMachine):
         number = len(self.jobs)
         self.jobs[number] = (prompt, max_tokens)
         self._do(self.bench.submit, number, prompt, client=client, max_tokens=max_tokens, max_draft_len=most)
+
+    @precondition(lambda self: self.bench.tokens)
+    @rule(data=st.data(), own=st.lists(st.integers(0, VOCAB - 1), max_size=3), max_tokens=st.integers(1, 9))
+    def go_on(self, data: Any, own: list[int], max_tokens: int) -> None:
+        """The next turn of a chat: what was said so far, and something new."""
+        number = data.draw(st.sampled_from(sorted(self.bench.tokens)), label="turn before")
+        text = [*self.jobs[number][0], *self.bench.tokens[number], *own]
+        if len(text) < self.bench.limits.max_model_len:
+            self.submit(prompt=text, max_tokens=max_tokens, client=0, most=None)
 
     @precondition(lambda self: self.bench.core.ledger.requests)
     @rule(data=st.data())
@@ -91,6 +112,8 @@ class EngineRules(RuleBasedStateMachine):
         command, self.bench.in_flight = self.bench.in_flight, None
         assert command is not None
         if fault:
+            assert isinstance(self.bench.worker, ScriptedModel)
+            self.bench.worker.fail_rows(command.rows)
             self.mail.append(events.StepFault(command.session, command.step_id, "DRAWN", "a drawn fault"))
         else:
             rows = self.bench.worker.run_rows(command.rows)
@@ -98,6 +121,13 @@ class EngineRules(RuleBasedStateMachine):
         if delivers:
             self.delivered.append(self.mail.pop())
             self._do(self.bench.send, self.delivered[-1])
+
+    @rule(num_steps=st.integers(1, 12))
+    def calm(self, num_steps: int) -> None:
+        """A stretch in which nothing goes wrong."""
+        for _ in range(num_steps):
+            self._do(self.bench.tick)
+            self._do(self.bench.answer)
 
     @precondition(lambda self: self.mail)
     @rule(data=st.data())
@@ -153,6 +183,9 @@ class EngineRules(RuleBasedStateMachine):
 
     def _judge(self) -> None:
         bench = self.bench
+        faults = [row for one in (*self.delivered, *bench.reports) for row in getattr(one, "rows", ())]
+        refused = [row for row in faults if isinstance(row, events.RowFault) and row.code != "SCRIPTED"]
+        assert not refused, f"the worker refused rows: {refused}"
         for number, (prompt, max_tokens) in self.jobs.items():
             if number in bench.refused:
                 assert number not in bench.ended, f"request {number} was refused and ended"

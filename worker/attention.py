@@ -7,7 +7,6 @@ ring's spare rows. `graphs.py` and `proposer.py` make one for each pass.
 import torch
 from torch import Tensor
 
-from ..models.layers import grouped_attention
 from .batch import Batch, Group
 from .windows import Store, Windows
 
@@ -79,7 +78,7 @@ class TargetAttention:
         else:
             keys, values = views[2 * layer], views[2 * layer + 1]
         queries = q.view(len(group.slots), group.width, *q.shape[1:])
-        return grouped_attention(queries, keys, values, mask).view(q.shape[0], -1)
+        return self.store.attend(group.slots, queries, keys, values, mask).view(q.shape[0], -1)
 
 
 class BlockAttention:
@@ -96,7 +95,7 @@ class BlockAttention:
         self.views: tuple[Tensor, ...] | None = None
         self.mask: Tensor | None = None
         self.key_len = max(starts) + block
-        if self.key_len > ring:
+        if max(starts) > shape.drafter_window:
             self._wrap(starts, block=block, window=shape.drafter_window)
             return
         self.views = store.views(slots, self.key_len)
@@ -105,7 +104,7 @@ class BlockAttention:
             self.mask = additive(torch.arange(self.key_len, device=self.device) < ends, self.dtype)
 
     def _wrap(self, starts: list[int], *, block: int, window: int) -> None:
-        """Somebody's window wraps around the ring's end: read by position, each row its own last ones."""
+        """Somebody's context is longer than the window: read by position, each row its own last ones."""
         ends = [start + block for start in starts]
         firsts = [max(0, start - window) for start in starts]
         self.key_len = max(end - first for end, first in zip(ends, firsts, strict=True))
@@ -125,4 +124,4 @@ class BlockAttention:
             keys, values = self.views[2 * layer], self.views[2 * layer + 1]
         else:
             keys, values = self.store.gather(layer, self.slots, self.key_len)
-        return grouped_attention(q, keys, values, self.mask)
+        return self.store.attend(self.slots, q, keys, values, self.mask)

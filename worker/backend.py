@@ -20,6 +20,7 @@ from ..statemachine.errors import LocalError, refuse_all
 from . import costs
 from .batch import Job
 from .graphs import EagerRunner, StaticRunner, TargetRunner, capture_on_cuda, replay_on_cpu
+from .paranoid import WatchedPhases, WatchedWindows
 from .phases import Phases
 from .proposer import Proposer
 from .runner import Runner
@@ -76,6 +77,7 @@ class TorchBackend:
             eos_token_ids=list(target.config.eos_token_ids),
             lost=self.lost,
             warnings=self.warnings,
+            drafter_window=0 if self.drafter is None else shape.drafter_window,
             window_bytes=phases.windows.bytes_per_slot,
             costs=table,
         )
@@ -107,7 +109,8 @@ class TorchBackend:
 
     def _window(self, init: wire.Init) -> int:
         own = None if self.drafter is None else self.drafter.config.sliding_window
-        return init.drafter_window or own or init.max_model_len
+        # A window wider than the longest text is the whole text.
+        return min(init.drafter_window or own or init.max_model_len, init.max_model_len)
 
     def _judge_lengths(self, init: wire.Init) -> None:
         _, target = self._loaded()
@@ -126,7 +129,8 @@ class TorchBackend:
 
     def _assemble(self, init: wire.Init, target: Qwen3Target, shape: Shape) -> Phases:
         rejection, drafter = init.acceptance == "rejection", self.drafter
-        windows = Windows(
+        windows_type, phases_type = (WatchedWindows, WatchedPhases) if init.paranoid else (Windows, Phases)
+        windows = windows_type(
             shape,
             target.config,
             None if drafter is None else drafter.config,
@@ -135,16 +139,16 @@ class TorchBackend:
             keeps_probs=rejection,
         )
         # Verify rows reach B beyond the last position, blocks as far again.
-        target.prepare(shape.max_model_len + shape.block_len + 1)
+        target.prepare(shape.max_model_len + shape.block_len + 1, text_len=shape.max_model_len)
         if drafter is not None:
             target.set_taps(drafter.config.target_layer_ids)
-            drafter.prepare(shape.max_model_len + shape.block_len + 1)
-        return Phases(
+            drafter.prepare(shape.max_model_len + shape.block_len + 1, text_len=shape.max_model_len)
+        return phases_type(
             target,
             drafter,
             windows,
             runner=self._target_runner(init, target, windows),
-            proposer=_proposer(drafter, windows, rejection=rejection),
+            proposer=_proposer(drafter, windows, rejection=rejection, confidences=init.confidences),
             rejection=rejection,
         )
 
@@ -167,10 +171,12 @@ class TorchBackend:
         return runner
 
 
-def _proposer(drafter: DSparkDrafter | None, windows: Windows, *, rejection: bool) -> Proposer | None:
+def _proposer(
+    drafter: DSparkDrafter | None, windows: Windows, *, rejection: bool, confidences: bool
+) -> Proposer | None:
     if drafter is None or windows.context is None:
         return None
-    return Proposer(drafter, windows, context=windows.context, rejection=rejection)
+    return Proposer(drafter, windows, context=windows.context, rejection=rejection, confidences=confidences)
 
 
 def _judge_words(init: wire.Init) -> None:

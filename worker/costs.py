@@ -35,7 +35,7 @@ def measure(phases: Phases, scratch: int, *, max_step_tokens: int) -> tuple[int,
     if phases.proposer is not None:
         points += [(rows, 0) for rows in steps(shape.num_slots)]
     times: dict[tuple[int, int], list[int]] = {point: [] for point in points}
-    began, clock = time.monotonic_ns(), _clock(phases.windows.device)
+    began, clock = time.monotonic_ns(), step_clock(phases.windows.device)
     for turn in range(ROUNDS + 1):
         for rows, width in points:  # in turns, so that a slow moment of the machine touches one round of each
             prepare = _block if width == 0 else _pass
@@ -100,7 +100,7 @@ def _timed(run: Callable[[], None], clock: Callable[[], int]) -> int:
     return clock() - began
 
 
-def _clock(device: torch.device) -> Callable[[], int]:
+def step_clock(device: torch.device) -> Callable[[], int]:
     """One thread on the CPU does all the work: its own time leaves out what others do on a shared machine."""
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time_ns if alone else time.monotonic_ns

@@ -7,7 +7,7 @@ from ..statemachine.errors import EngineError
 
 
 class RowRefused(EngineError):
-    """One row does not fit its window: EPOCH, POSITION, HELD, LIMIT, TOKEN or OPEN. The others go on."""
+    """One row does not fit its window: EPOCH, POSITION, HELD, LIMIT, TOKEN, OPEN or CONTEXT. The others go on."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

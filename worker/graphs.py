@@ -12,7 +12,6 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..models.layers import grouped_attention
 from ..models.target import Qwen3Target
 from ..statemachine.errors import LocalError
 from .attention import Masks, TargetAttention
@@ -175,7 +174,8 @@ class StaticRunner:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             store.write(layer, index, k, v)
-            mixed = grouped_attention(
+            mixed = store.attend(
+                buffers.read_slots,
                 q.view(*shape, *q.shape[1:]),
                 store.keys[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),
                 store.values[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),

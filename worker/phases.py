@@ -173,6 +173,7 @@ class Phases:
             if not self._flushes(job, window):
                 continue
             end = job.start + job.kept_len
+            self.windows.overwrite(job.slot, end)
             oldest = max(window.context_len, end - self.windows.shape.drafter_window)
             rows = [*window.pending, features[first : first + job.kept_len]]
             whole = rows[0] if len(rows) == 1 else torch.cat(rows)

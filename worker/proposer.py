@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..models.drafter import DSparkDrafter
 from ..models.parameters import Sampling
-from ..models.sampling import DRAFT, TARGET, draw, draw_with_probs, noise_for
+from ..models.sampling import TARGET, draft_stream, draw, draw_with_probs, noise_for
 from .attention import BlockAttention
 from .batch import Job
 from .windows import Store, Windows
@@ -18,8 +18,11 @@ from .windows import Store, Windows
 class Proposer:
     """Runs the drafter for some rows and leaves what they keep in their windows."""
 
-    def __init__(self, drafter: DSparkDrafter, windows: Windows, *, context: Store, rejection: bool) -> None:
+    def __init__(
+        self, drafter: DSparkDrafter, windows: Windows, *, context: Store, rejection: bool, confidences: bool = False
+    ) -> None:
         self.drafter, self.windows, self.context, self.rejection = drafter, windows, context, rejection
+        self.confidences = confidences  # of every draft, not only of those of requests that ask
 
     def propose(self, jobs: list[Job], sampling: Sampling) -> None:
         """Draft for `jobs`; `sampling` has one entry for each of them, in their order."""
@@ -38,11 +41,11 @@ class Proposer:
             at = start_pos + (index + 1)
             if not self.rejection or self.windows.probs is None:
                 return draw(logits, sampling, at, TARGET, noise=None if noise is None else noise[index])
-            token_ids, probs = draw_with_probs(logits, sampling, at, DRAFT)
+            token_ids, probs = draw_with_probs(logits, sampling, at, draft_stream(index))
             self.windows.probs[slots, index] = probs
             return token_ids
 
-        asked = any(job.params.passes for job in jobs)
+        asked = self.confidences or any(job.params.passes for job in jobs)
         proposal = self.drafter.propose(hidden, anchors, pick, with_confidence=asked)
         drafts = proposal.token_ids.tolist()
         confidence = None if proposal.confidence_logits is None else proposal.confidence_logits.tolist()

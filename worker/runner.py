@@ -13,9 +13,11 @@ import torch
 from ..scheduler.wire import messages as wire
 from ..scheduler.wire.workerside import StepFailed
 from .batch import Job
+from .costs import step_clock
 from .faults import RowRefused
 from .phases import Phases
-from .windows import Window, Windows
+from .tenancies import judge_open
+from .windows import Tenancy, Window, Windows
 
 log = structlog.get_logger()
 ReportRow = wire.Emitted | wire.Seeded | wire.Scrubbed | wire.RowFault
@@ -27,14 +29,16 @@ class Runner:
     def __init__(self, phases: Phases, *, session: int, vocab_size: int) -> None:
         self.phases, self.session, self.vocab_size = phases, session, vocab_size
         self.windows: Windows = phases.windows
+        self._clock = step_clock(phases.windows.device)
 
     @torch.inference_mode()
     def run(self, step: wire.Step) -> wire.Report:
         """Run one command. Raises only before its commit, with every slot as it was."""
-        began, cpu_began = time.monotonic_ns(), time.thread_time_ns()
-        jobs, staged, faults = self._check_all(step.rows)
+        began, cpu_began, cost_began = time.monotonic_ns(), time.thread_time_ns(), self._clock()
+        jobs, staged, faults, tenancies = self._check_all(step.rows)
         details = {slot: (window.held, window.confidence) for slot, window in staged.items()}
         answers: dict[int, ReportRow] = dict(faults)
+        self.windows.open(tenancies)
         if jobs:
             self.phases.verify(jobs, staged)
         for row in step.rows:
@@ -52,6 +56,7 @@ class Runner:
             target_ns=drafting - began,
             draft_ns=ended - drafting,
             cpu_ns=time.thread_time_ns() - cpu_began,
+            cost_ns=self._clock() - cost_began,
             lost=lost,
         )
 
@@ -59,6 +64,8 @@ class Runner:
         """Draft for the rows that want it. A fault here is after the commit: it costs the drafts alone."""
         try:
             self.phases.draft(jobs)
+        except StepFailed:  # the worker's watch over itself (`paranoid.py`): more is wrong than a draft
+            raise
         except Exception as error:
             log.exception("drafter_failed", session=self.session)
             for job in jobs:
@@ -66,8 +73,12 @@ class Runner:
             return f"the drafter failed: {type(error).__name__}: {error}"
         return None
 
-    def _check_all(self, rows: list[Any]) -> tuple[list[Job], dict[int, Window], dict[int, wire.RowFault]]:
+    def _check_all(
+        self, rows: list[Any]
+    ) -> tuple[list[Job], dict[int, Window], dict[int, wire.RowFault], list[Tenancy]]:
+        """Every row against the windows as they are before the step. Changes nothing."""
         jobs: list[Job] = []
+        tenancies: list[Tenancy] = []
         staged: dict[int, Window] = {}
         faults: dict[int, wire.RowFault] = {}
         named = [row.slot for row in rows]
@@ -79,25 +90,27 @@ class Runner:
             if type(row) is wire.Scrub:
                 continue
             try:
-                window = self._window_of(row)
+                tenancy = self._tenancy_of(row)
+                window = self._window_of(row) if tenancy is None else tenancy.window
                 jobs.append(self._seed(row, window) if type(row) is wire.Seed else self._decode(row, window))
                 staged[row.slot] = window
+                tenancies += [tenancy] if tenancy is not None else []
             except RowRefused as refused:
                 log.warning("row_refused", session=self.session, slot=row.slot, code=refused.code, reason=str(refused))
                 faults[row.slot] = wire.RowFault(row.slot, row.epoch, refused.code, str(refused))
-        return jobs, staged, faults
+        return jobs, staged, faults, tenancies
+
+    def _tenancy_of(self, row: Any) -> Tenancy | None:
+        """The tenancy that the row opens, if it is a first Seed."""
+        opens = row.opens if type(row) is wire.Seed else None
+        return None if opens is None else judge_open(self.windows, row, opens)
 
     def _window_of(self, row: Any) -> Window:
-        """The window that the row goes on with; a new one, not yet in the table, when the row opens its tenancy."""
-        opens = row.opens if type(row) is wire.Seed else None
-        if opens is None:
-            window: Window = self.windows.table[row.slot]
-            if window.epoch != row.epoch:
-                raise RowRefused("EPOCH", f"slot {row.slot}: the row says epoch {row.epoch}, it has {window.epoch}")
-            return window
-        if opens.source_slot is not None or opens.keep_len:
-            raise RowRefused("OPEN", f"slot {row.slot}: this worker keeps no content from one tenancy to the next")
-        return Window(row.epoch)
+        """The window that the row goes on with, of a tenancy that an earlier step opened."""
+        window: Window = self.windows.table[row.slot]
+        if window.epoch != row.epoch:
+            raise RowRefused("EPOCH", f"slot {row.slot}: the row says epoch {row.epoch}, it has {window.epoch}")
+        return window
 
     def _seed(self, row: wire.Seed, window: Window) -> Job:
         end = row.start_pos + len(row.token_ids)
@@ -108,7 +121,7 @@ class Runner:
         for token_id in row.token_ids:
             if not 0 <= token_id < self.vocab_size:
                 raise RowRefused("TOKEN", f"token id {token_id}: expected 0..{self.vocab_size - 1}")
-        self._check_propose(row)
+        self._check_propose(row, window, end)
         return Job(
             slot=row.slot,
             row=row,
@@ -129,7 +142,7 @@ class Runner:
             raise RowRefused(
                 "LIMIT", f"draft_len {row.draft_len} at {window.length} of {self.windows.shape.max_model_len}"
             )
-        self._check_propose(row)
+        self._check_propose(row, window, window.length + 1)
         return Job(
             slot=row.slot,
             row=row,
@@ -141,9 +154,22 @@ class Runner:
             params=window.params,
         )
 
-    def _check_propose(self, row: Any) -> None:
-        if not 0 <= row.propose_len <= self.windows.shape.block_len:
-            raise RowRefused("LIMIT", f"propose_len {row.propose_len}: expected 0..{self.windows.shape.block_len}")
+    def _check_propose(self, row: Any, window: Window, start: int) -> None:
+        """start: where the block's anchor will stand, or stand at least."""
+        shape = self.windows.shape
+        if not 0 <= row.propose_len <= shape.block_len:
+            raise RowRefused("LIMIT", f"propose_len {row.propose_len}: expected 0..{shape.block_len}")
+        first = max(0, start - shape.drafter_window)
+        if row.propose_len > 0 and first < window.context_start:
+            raise RowRefused(
+                "CONTEXT",
+                f"a draft at {start} reads context from {first} on, the ring has it from {window.context_start}",
+            )
+
+    def _held_confidence(self, slot: int) -> list[float] | None:
+        """Of the draft that the slot holds now, for a scheduler that decides by it; absent with the draft."""
+        proposer, window = self.phases.proposer, self.windows.table[slot]
+        return window.confidence if proposer is not None and proposer.confidences and window.held else None
 
     def _answer(self, job: Job, before: tuple[list[int], list[float] | None]) -> ReportRow:
         if not job.samples:
@@ -159,4 +185,5 @@ class Runner:
             draft_token_ids=held[: job.draft_len] if detailed else None,
             confidence_logits=confidence[: job.draft_len] if detailed and confidence is not None else None,
             margins=job.margins,
+            held_confidence_logits=self._held_confidence(job.slot),
         )

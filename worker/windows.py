@@ -1,10 +1,13 @@
 """The slots' memory: target keys and values, the drafter's context ring, and each window's counters.
 
 Owns every tensor that outlives a step, and who may read what: a row is readable iff its position is below the window's
-length. Rows beyond it are spare: a step writes there first and becomes readable by the commit alone. The last slot is
-the scratch slot; padding and warm-up name it, nobody's window is there. `phases.py` reads and writes.
+length, inside the ring, and not below `context_start`. Rows beyond are spare: a step writes there first and becomes
+readable by the commit alone. A window stays as it is when its tenancy ends, until another opens. The last slot is the
+scratch slot; padding and warm-up name it, nobody's window is there. `phases.py` reads and writes; `paranoid.py` has
+the same windows under watch.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..models.config import DrafterConfig, TargetConfig
+from ..models.layers import grouped_attention
 from ..statemachine.errors import refuse_all
 
 
@@ -22,6 +26,7 @@ class Window:
         "anchor",
         "confidence",
         "context_len",
+        "context_start",
         "epoch",
         "held",
         "length",
@@ -35,6 +40,7 @@ class Window:
         self.epoch = epoch
         self.length = 0  # positions in the target's window
         self.context_len = 0  # positions in the drafter's context
+        self.context_start = 0  # the first of them that is really there, where a ring has lost rows
         self.pending: list[Tensor] = []  # tapped features of committed positions that are not projected yet
         self.pending_len = 0
         self.anchor: int | None = None
@@ -42,6 +48,30 @@ class Window:
         self.confidence: list[float] | None = None  # of the held draft
         self.noise: Tensor | None = None  # [B + 1, V]: what the draft was drawn with, for the verify pass
         self.params: Any = None
+
+    def head(self, keep_len: int, *, epoch: int | None, drafter_window: int) -> "Window":
+        """The first `keep_len` positions as a window of their own, with neither anchor nor draft."""
+        head = Window(epoch)
+        head.length = keep_len
+        head.context_len = min(self.context_len, keep_len)
+        oldest = max(self.context_start, self.context_len - drafter_window)
+        head.context_start = min(oldest, head.context_len)
+        head.pending_len = keep_len - head.context_len
+        room = head.pending_len
+        for part in self.pending:
+            if room > 0:
+                head.pending.append(part[:room])
+                room -= len(head.pending[-1])
+        return head
+
+
+@attrs.frozen
+class Tenancy:
+    """A tenancy that begins in `slot`: the counters of `window` speak of content in `source`, or of none."""
+
+    slot: int
+    window: Window
+    source: int | None
 
 
 @attrs.frozen(kw_only=True)
@@ -119,6 +149,10 @@ class Store:
             self.values[layer][:, :, :length].index_select(0, index),
         )
 
+    def attend(self, slots: list[int] | Tensor, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """`grouped_attention` over keys and values that were read from `slots`: the one way in which rows are used."""
+        return grouped_attention(q, keys, values, mask)
+
     def cells(self, slots: Tensor, positions: Tensor) -> Tensor:
         """slots: [rows, 1], positions: [rows, n] -> flat rows [rows, G, n] for `read`."""
         base = slots * (self.groups * self.length) + self._heads  # [rows, G]
@@ -152,15 +186,16 @@ class Windows:
         self.table = [Window() for _ in range(shape.num_slots + 1)]
         slots = shape.num_slots + 1
 
-        self.target = Store(target, slots=slots, length=shape.capacity, dtype=dtype, device=device)
-        self.context = (
-            None if drafter is None else Store(drafter, slots=slots, length=shape.ring_len, dtype=dtype, device=device)
-        )
+        self.target = self._store(target, length=shape.capacity, dtype=dtype)
+        self.context = None if drafter is None else self._store(drafter, length=shape.ring_len, dtype=dtype)
         self.probs = (  # the distributions that the held drafts were drawn from, for rejection
             torch.zeros((slots, shape.block_len, target.vocab_size), device=device)
             if keeps_probs and drafter is not None
             else None
         )
+
+    def _store(self, config: TargetConfig | DrafterConfig, *, length: int, dtype: torch.dtype) -> Store:
+        return Store(config, slots=self.shape.num_slots + 1, length=length, dtype=dtype, device=self.device)
 
     @property
     def bytes_per_slot(self) -> int:
@@ -168,6 +203,54 @@ class Windows:
         slots = self.shape.num_slots + 1
         whole = sum(one.numel() * one.element_size() for one in (*stores, self.probs) if one is not None)
         return whole // slots
+
+    def open(self, tenancies: Iterable[Tenancy]) -> None:
+        """Bring each tenancy's content to its slot. Counters move first, so that a raise leaves nothing stale.
+
+        Until the commit a slot that is copied into is nobody's and empty, and one that is taken over in place keeps
+        its old epoch and what is kept. Content is what it was before the step, whoever else opens in it.
+        """
+        tenancies = list(tenancies)
+        for one in tenancies:
+            old = self.table[one.slot]
+            in_place = one.source == one.slot
+            self.table[one.slot] = self.head(old, one.window.length, epoch=old.epoch) if in_place else Window()
+        moves = [(one.slot, one.source, one.window) for one in tenancies if one.source not in (None, one.slot)]
+        written = {slot for slot, _, _ in moves}
+        contents = [self._content(source, window, parked=source in written) for _, source, window in moves]
+        for (slot, _, window), content in zip(moves, contents, strict=True):
+            for (store, cells), rows in zip(self._readable(window), content, strict=True):
+                store.rows[:, slot, :, cells] = rows
+
+    def _content(self, source: int, window: Window, *, parked: bool) -> list[Tensor]:
+        """What lies in `source` of what `window` counts; parked: copied, as the slot itself is about to be written."""
+        content = [store.rows[:, source, :, cells] for store, cells in self._readable(window)]
+        return [rows.clone() for rows in content] if parked else content
+
+    def _readable(self, window: Window) -> list[tuple[Store, slice | Tensor]]:
+        """The stores, each with the cells that hold the window's rows."""
+        target = (self.target, slice(0, window.length))
+        return [target] if self.context is None else [target, (self.context, self.context_cells(window))]
+
+    def head(self, window: Window, keep_len: int, *, epoch: int | None) -> Window:
+        """`Window.head` with this worker's ring."""
+        return window.head(keep_len, epoch=epoch, drafter_window=self.shape.drafter_window)
+
+    def overwrite(self, slot: int, end: int) -> None:
+        """Give up what the ring holds where context rows up to `end` are about to go, should their step fail after it.
+
+        Only writes longer than the spare rows (chunks, features pending for long) reach readable ones.
+        """
+        window = self.table[slot]
+        window.context_start = max(window.context_start, min(end - self.shape.ring_len, window.context_len))
+
+    def context_cells(self, window: Window) -> Tensor:
+        """Where the ring holds the readable context of `window`, in the order of its positions."""
+        return torch.arange(self.first_context(window), window.context_len, device=self.device) % self.shape.ring_len
+
+    def first_context(self, window: Window) -> int:
+        """The first position of the readable context."""
+        return max(window.context_start, window.context_len - self.shape.drafter_window)
 
     def scrub(self, slot: int) -> None:
         """Make everything in the slot unreadable; the next Open starts from nothing."""

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 from ...statemachine.errors import EngineError
+from .bench import bench
+from .calibrate import calibrate
 from .check import check
 from .costs import costs
 from .demo import demo
@@ -30,9 +32,11 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(generate)
 app.command()(demo)
+app.command()(bench)
 app.command()(machines)
 app.command()(check)
 app.command()(costs)
+app.command()(calibrate)
 app.command()(docs)
 
 

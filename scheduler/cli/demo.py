@@ -35,6 +35,7 @@ from .engines import (
     Temperature,
     quiet_local,
 )
+from .files import writable
 
 ACCEPTED, OWN = "green", "bold yellow"
 
@@ -55,7 +56,7 @@ def demo(
     """Answer the pair's prompts with and without drafting, in turns, and compare. Status 1 if a text really differs."""
     if dtype not in NEAR_TIE:
         raise Refused("BAD_CONFIG", f"--dtype {dtype}: expected one of {', '.join(NEAR_TIE)}")
-    _make_writable(json_)
+    writable(json_, "--json")
     pair: Pair = context.obj
     flags = EngineFlags(model=model, drafter=drafter, draft_len=draft_len, concurrency=concurrency, dtype=dtype)
     settings = flags.settings(pair)
@@ -76,15 +77,6 @@ def demo(
         json_.write_text(json.dumps(comparison.report(), indent=2) + "\n", encoding="utf-8")
     if not comparison.lossless:
         raise typer.Exit(1)
-
-
-def _make_writable(path: Path | None) -> None:
-    """Find out before the work, not after it."""
-    try:
-        if path is not None:
-            path.touch()
-    except OSError as error:
-        raise Refused("BAD_CONFIG", f"--json {path}: cannot be written: {error}") from error
 
 
 async def _compare(

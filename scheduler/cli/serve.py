@@ -21,9 +21,15 @@ def serve(
     bind: Annotated[str | None, typer.Option("--bind", help="Where clients connect, e.g. ipc:///run/d/engine.")] = None,
     num_slots: Annotated[int | None, typer.Option("--num-slots", help="Requests that run at once.")] = None,
     policy: Annotated[
-        str | None, typer.Option("--policy", help="How long drafts are: fixed:7, auto, schedule:1=7/4=3.")
+        str | None, typer.Option("--policy", help="How long drafts are: fixed:7, auto, confidence, schedule:1=7/4=3.")
     ] = None,
     cost_table: Annotated[str | None, typer.Option("--cost-table", help="Step times that `costs -o` wrote.")] = None,
+    confidence_calibration: Annotated[
+        str | None, typer.Option("--confidence-calibration", help="Temperatures that `calibrate -o` wrote.")
+    ] = None,
+    paranoid: Annotated[
+        bool | None, typer.Option("--paranoid", help="Watch every window for stale rows, at twice the time of a step.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as TOML.")
     ] = None,
@@ -40,6 +46,8 @@ def serve(
         "num_slots": num_slots,
         "policy": policy,
         "cost_table": cost_table,
+        "paranoid": paranoid,
+        "confidence_calibration": confidence_calibration,
     }
     shipped = {"target": str(pair.target), "drafter": str(pair.drafter)}
     settings = Settings.load(config, {**flags, **_assignments(set_ or [])}, pair=shipped)

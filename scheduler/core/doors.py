@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import client, engine, request, step, worker
-from . import events, results, timers
+from . import events, prefix, results, timers
 from .costs import cost_problems
 from .ledger import Client, StepInFlight, Timer
 from .plan import plan, scrubs
@@ -121,8 +121,14 @@ def worker_ready(core: "Core", event: events.WorkerReady) -> None:
     have = (event.num_slots, event.max_model_len, event.block_len)
     small = any(mine < its for mine, its in zip(have, need, strict=True))
     reason = f"its (num_slots, max_model_len, block_len) = {have} is below {need}" if small else ""
-    has_costs = event.costs is not None or (first is not None and first.costs is not None)
-    fault = unfit(core.policy, event.block_len, max_draft_len=limits.max_draft_len, has_costs=has_costs)
+    costs = event.costs if first is None or first.costs is None else first.costs
+    fault = unfit(
+        core.policy,
+        event.block_len,
+        max_draft_len=limits.max_draft_len,
+        has_confidence=event.has_confidence,
+        costs=costs,
+    )
     reason = fault or reason
     news = WorkerNews(reason, ready=event, lost=event.lost, unfit=reason != "")
     _in_order(core, event.session, worker.Event.READY, news, state=worker.State.WARMING)
@@ -175,7 +181,7 @@ def report(core: "Core", event: events.Report) -> None:
     flying = _in_flight(core, event.session, event.step_id)
     if flying is None:
         return
-    wrong = impossible(flying.rows, event)
+    wrong = impossible(flying.rows, event) or (_unsaid(event) if core.needs_confidence else None)
     if wrong is not None:
         broke(core, f"step {event.step_id}: {wrong}")
         return
@@ -184,6 +190,14 @@ def report(core: "Core", event: events.Report) -> None:
         if event.lost not in core.ledger.worker.lost:
             core.ledger.worker.lost.append(event.lost)
         core.send(Machine.WORKER, core.ledger.worker, worker.Event.DEGRADE, WorkerNews(event.lost))
+
+
+def _unsaid(event: events.Report) -> str | None:
+    """A policy that decides by confidences gets them with every draft; absence means that nothing is held."""
+    for row in event.rows:
+        if type(row) is events.Emitted and row.held_len > 0 and row.held_confidence_logits is None:
+            return f"slot {row.slot} holds {row.held_len} drafts without held_confidence_logits"
+    return None
 
 
 def step_fault(core: "Core", event: events.StepFault) -> None:
@@ -230,6 +244,8 @@ def _send_step(core: "Core") -> None:
     if not rows:
         for one, planned, row in plan(ledger, core.limits, core.policy):
             one.last_step_id = step_id
+            if type(row) is events.Seed:
+                prefix.sent(ledger.slots[row.slot], row, ledger)
             core.send(REQUEST, one, planned)
             rows.append(row)
     if not rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...statemachine import engine, request, slot, step
 from ...statemachine.errors import LocalError
-from . import events, results
+from . import events, prefix, results
 from .ledger import Request, Slot, StepInFlight, Timer
 from .peer_effects import CLIENT_HANDLERS, ENGINE_HANDLERS, WORKER_HANDLERS, Handler
 from .settle import Ending, Outcome, lose, settle, undo
@@ -28,9 +28,11 @@ def seat(core: "Core", one: Request, data: Any) -> None:
     if not core.ledger.free:
         raise LocalError(f"request {one.id}: no free slot to take")
     take_out(one, core.ledger.queue, "SEAT")
-    chosen = core.ledger.slots[core.ledger.free.pop(0)]
+    chosen = prefix.choose_slot(one, core.ledger, core.limits)
+    core.ledger.free.remove(chosen.id)
     one.slot, chosen.owner = chosen.id, one.id
     one.seeded_len = one.held_len = 0
+    one.held_confidence = one.past_confidence = None
     core.ledger.seated[one.id] = one
     core.send(Machine.SLOT, chosen, slot.Event.TAKE)
 
@@ -48,6 +50,9 @@ def deliver(core: "Core", one: Request, data: Any) -> None:
     index = len(one.output)
     one.output += outcome.token_ids
     one.held_len = outcome.held_len
+    if one.held_confidence is not None:
+        one.past_confidence = one.held_confidence
+    one.held_confidence = outcome.held_confidence
     outcome.count(one)
     if core.learns and outcome.draft_len is not None:
         one.acceptance = one.acceptance.after(outcome.draft_len, outcome.accepted_len)
@@ -85,8 +90,11 @@ def _leave_slot(event: slot.Event) -> Handler:
         if one.slot is None:
             raise LocalError(f"request {one.id} ({one.state.name}) holds no slot to {event.name}")
         held = core.ledger.slots[one.slot]
+        if event is slot.Event.RELEASE or event is slot.Event.RETIRE:
+            prefix.left(held, one, core.ledger, core.limits)
         one.slot = held.owner = None
         one.held_len = one.seeded_len = 0
+        one.held_confidence = one.past_confidence = None
         del core.ledger.seated[one.id]
         if one.id in core.ledger.suspects:
             core.ledger.suspects.remove(one.id)
@@ -138,6 +146,7 @@ def vacate(core: "Core", one: Slot, data: Any) -> None:
 
 
 def condemn(core: "Core", one: Slot, data: Any) -> None:
+    prefix.forget(one)
     core.ledger.condemned.append(one.id)
 
 

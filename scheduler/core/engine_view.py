@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import engine, step, worker
+from .step_costs import Kind
 from .tables import Machine
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def describe_stats(core: "Core") -> dict[str, Any]:
         "session": ledger.worker.session,
         "respawns": ledger.worker.respawns,
         "cost_table": describe_costs(core),
+        "cost_factors": {kind.name: factor for kind, factor in zip(Kind, ledger.step_costs.factors(), strict=True)},
         "transitions": {machine.name: transitions(core.tables[machine], core.fired[machine]) for machine in Machine},
     }
 

@@ -33,6 +33,7 @@ class Options:
     max_tokens: int = 256
     stop_token_ids: frozenset[int] = frozenset()
     max_draft_len: int | None = None  # None: whatever the policy says
+    salt: str = ""  # content is reused among requests of one salt only
     params: Params = attrs.field(factory=Params)
 
 
@@ -102,6 +103,7 @@ class Emitted:
     accepted_len: int
     held_len: int
     detail: PassDetail | None = None
+    held_confidence_logits: list[float] | None = None  # of the draft that the slot now holds, for who asked
 
 
 @attrs.define
@@ -191,6 +193,8 @@ class WorkerReady:
     block_len: int
     lost: tuple[str, ...] = ()
     costs: CostTable | None = None  # as measured; the core corrects what it adopts
+    drafter_window: int = 1 << 62  # positions of the drafter's context ring
+    has_confidence: bool = False
 
 
 @attrs.frozen
@@ -225,12 +229,14 @@ class WorkerBroke:
 
 @attrs.define
 class Report:
-    """`lost` names what failed after the commit and cost only drafts (a drafter fault)."""
+    """`lost` names what failed after the commit and cost only drafts (a drafter fault); `cost_ns` is what the step
+    took by the clock of the cost table, 0 when nobody measured."""
 
     session: int
     step_id: int
     rows: list[ReportRow]
     lost: str | None = None
+    cost_ns: int = 0
 
 
 @attrs.frozen

@@ -34,6 +34,7 @@ class Core:
         self.limits = limits
         self.policy = policy
         self.learns = bool(getattr(policy, "learns", False))  # else nothing is remembered of what stood
+        self.needs_confidence = bool(getattr(policy, "needs_confidence", False))
         self.tables = [tables[machine] for machine in Machine]
         self.handlers = [self.tables[machine].bind(HANDLERS[machine]) for machine in Machine]
         self.ledger = Ledger(num_slots=limits.num_slots, restart_budget=limits.restart_budget)

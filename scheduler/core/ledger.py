@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from ...statemachine import client, engine, request, slot, step, worker
 from .acceptance import NOTHING
-from .events import CommandRow, Decode, Options, Seed, WorkerReady
+from .events import CommandRow, Options, WorkerReady
+from .fingerprint import fingerprint
+from .step_costs import UNKNOWN
 
 R = TypeVar("R", bound="Record")
 
@@ -39,6 +41,7 @@ class Request(Record):
         "accepted_hist",
         "client",
         "fired",
+        "held_confidence",
         "held_len",
         "id",
         "last_step_id",
@@ -46,9 +49,11 @@ class Request(Record):
         "num_drafted",
         "num_emitted_drafting",
         "num_restarts",
+        "num_reused",
         "options",
         "order",
         "output",
+        "past_confidence",
         "prompt",
         "restarts",
         "seeded_len",
@@ -64,10 +69,12 @@ class Request(Record):
         self.slot: int | None = None
         self.output: list[int] = []
         self.held_len = 0
+        self.held_confidence: tuple[float, ...] | None = None  # logits of the held draft, for policies that need them
+        self.past_confidence: tuple[float, ...] | None = None  # of the last draft whose verification is over
         self.seeded_len = 0
         self.last_step_id = 0
         self.restarts = self.max_restarts = 0
-        self.num_drafted = self.num_emitted_drafting = self.num_restarts = 0
+        self.num_drafted = self.num_emitted_drafting = self.num_restarts = self.num_reused = 0
         self.accepted_hist: list[int] = []  # [n]: decode rows that accepted n drafts, after the cut
         self.verified_hist: list[int] = []  # [n]: decode rows that verified n drafts
         self.fired: list[int] = []
@@ -80,18 +87,34 @@ class Request(Record):
 
 
 class Slot(Record):
-    __slots__ = ("epoch", "id", "owner", "state")
+    """`content`: tokens that the window surely holds for who comes next, empty while that is nothing or in doubt.
+
+    `content_epoch` is the epoch by which the worker knows the window, `window_len` how many positions it holds,
+    `context_start` from where on its drafter's context is there, `left_order` when the last request left it.
+    """
+
+    # fmt: off
+    __slots__ = (
+        "content", "content_epoch", "context_start", "epoch", "id", "left_order", "owner", "salt", "state",
+        "window_len",
+    )
+    # fmt: on
 
     def __init__(self, id: int) -> None:
         self.id = id
         self.state = slot.State.FREE
-        self.epoch = 0
+        self.epoch = self.content_epoch = 0
         self.owner: int | None = None
+        self.content: tuple[int, ...] = ()
+        self.salt = ""
+        self.window_len = self.context_start = self.left_order = 0
 
     def copy(self) -> "Slot":
         """By hand: there are more of them than of anything else."""
         twin = object.__new__(Slot)
         twin.id, twin.state, twin.epoch, twin.owner = self.id, self.state, self.epoch, self.owner
+        twin.content, twin.content_epoch, twin.salt = self.content, self.content_epoch, self.salt
+        twin.window_len, twin.context_start, twin.left_order = self.window_len, self.context_start, self.left_order
         return twin
 
 
@@ -151,6 +174,7 @@ class Ledger:
     def __init__(self, *, num_slots: int, restart_budget: int) -> None:
         self.now_ns = 0
         self.next_order = 0
+        self.num_left = 0  # how often a request has left a slot
         self.requests: dict[int, Request] = {}
         self.queue: list[Request] = []
         self.seated: dict[int, Request] = {}
@@ -161,6 +185,7 @@ class Ledger:
         self.step: StepInFlight | None = None
         self.worker = Worker(restart_budget)
         self.acceptance = NOTHING  # of all requests together: what is expected of a new one
+        self.step_costs = UNKNOWN  # what steps take, over what the cost table says
         self.clients: dict[int, Client] = {}
         self.engine = Engine()
         # Of each timer its delay, and when it is due. Inputs carry no time, so the next Tick says from when it counts.
@@ -180,100 +205,29 @@ class Ledger:
 
     def next_deadline(self) -> tuple[int, int, int] | None:
         """The first (deadline, order, request) of a live request; those before it are thrown away."""
-        while self.deadlines and not self._owns(*self.deadlines[0]):
+        while self.deadlines and not self.owns(*self.deadlines[0]):
             heappop(self.deadlines)
         return self.deadlines[0] if self.deadlines else None
 
     def fork(self) -> "Ledger":
         """A copy that shares nothing mutable with this one."""
         twin = object.__new__(Ledger)
-        twin.now_ns, twin.next_order = self.now_ns, self.next_order
+        twin.now_ns, twin.next_order, twin.num_left = self.now_ns, self.next_order, self.num_left
         twin.requests = {key: one.copy() for key, one in self.requests.items()}
         twin.queue = [twin.requests[one.id] for one in self.queue]
         twin.seated = {key: twin.requests[key] for key in self.seated}
         twin.slots = [one.copy() for one in self.slots]
         twin.free, twin.condemned, twin.suspects = self.free.copy(), self.condemned.copy(), self.suspects.copy()
         twin.step = None if self.step is None else self.step.copy()
-        twin.worker, twin.acceptance = self.worker.copy(), self.acceptance
+        twin.worker, twin.acceptance, twin.step_costs = self.worker.copy(), self.acceptance, self.step_costs
         twin.clients = {key: one.copy() for key, one in self.clients.items()}
         twin.engine = self.engine.copy()
         twin.timers, twin.deadlines = self.timers.copy(), self.deadlines.copy()
         return twin
 
     def fingerprint(self) -> tuple[Any, ...]:
-        """A canonical value: ledgers with equal fingerprints behave alike. Ids keep their accept order, epochs and
-        step ids are taken relative to the present, times relative to now; what only counts is left out."""
-        now = self.now_ns
-        rank = {one.id: index for index, one in enumerate(sorted(self.requests.values(), key=_by_order))}
-        waited = sorted(self.seated.values(), key=_by_wait)  # the last step ids themselves do not matter
-        return (
-            tuple([_request_print(one, rank[one.id]) for one in self.requests.values()]),
-            tuple([rank[one.id] for one in self.queue]),
-            tuple([rank.get(key) for key in self.seated]),
-            tuple([rank.get(one.id) for one in waited]),
-            tuple([(int(one.state), None if one.owner is None else rank.get(one.owner)) for one in self.slots]),
-            tuple(self.free),
-            tuple(self.condemned),
-            tuple([rank.get(key) for key in self.suspects]),
-            self._step_print(),
-            self._worker_print(),
-            self.acceptance,
-            tuple([(one.id, int(one.state)) for one in self.clients.values()]),
-            int(self.engine.state),
-            tuple(
-                sorted(
-                    [
-                        (int(timer), subject, delay, -1 if due is None else due - now)
-                        for (timer, subject), (delay, due) in self.timers.items()
-                    ]
-                )
-            ),
-            tuple(sorted([(one[0] - now, rank[one[2]]) for one in self.deadlines if self._owns(*one)])),
-        )
+        """A canonical value: ledgers with equal fingerprints behave alike (`fingerprint.py`)."""
+        return fingerprint(self)
 
-    def _owns(self, due: int, order: int, key: int) -> bool:
+    def owns(self, due: int, order: int, key: int) -> bool:
         return key in self.requests and self.requests[key].order == order
-
-    def _worker_print(self) -> tuple[Any, ...]:
-        one = self.worker
-        can = None if one.capacity is None else (one.capacity.block_len, one.capacity.costs)
-        return (int(one.state), one.respawns, can, *one.lost)
-
-    def _step_print(self) -> tuple[Any, ...] | None:
-        if self.step is None:
-            return None
-        rows: list[tuple[int, ...]] = []
-        for row in self.step.rows:
-            if type(row) is Decode:
-                rows.append((row.slot, self.slots[row.slot].epoch - row.epoch, row.draft_len, row.propose_len))
-            elif type(row) is Seed:
-                age, ends = self.slots[row.slot].epoch - row.epoch, row.start_pos + len(row.token_ids)
-                rows.append((row.slot, age, row.propose_len, row.start_pos, ends, row.last))
-            else:
-                rows.append((row.slot,))
-        return (int(self.step.state), *rows)
-
-
-def _by_order(one: Request) -> int:
-    return one.order
-
-
-def _by_wait(one: Request) -> tuple[int, int]:
-    return one.last_step_id, one.order
-
-
-def _request_print(one: Request, rank: int) -> tuple[Any, ...]:
-    return (
-        rank,
-        int(one.state),
-        one.client,
-        one.slot,
-        one.prompt,
-        tuple(one.output),
-        one.options,
-        one.held_len,
-        one.seeded_len,
-        one.restarts,
-        one.max_restarts,
-        one.acceptance,
-    )

@@ -22,6 +22,7 @@ class Limits:
     max_prompt_len: int | None = None  # None: whatever max_model_len leaves
     max_draft_len: int | None = None  # None: the drafter's block
     vocab_size: int | None = None  # None: not known here, so ids are checked by the worker alone
+    min_reuse_len: int | None = 16  # the shortest prefix that is worth keeping; None: nothing is kept
     max_restarts: int = 3
     restart_budget: int = 5
     load_deadline_ns: int = 120 * SECOND_NS
@@ -47,6 +48,8 @@ class Limits:
             problems.append(f"max_prompt_len = {self.max_prompt_len}: expected 1..{self.max_model_len - 1}")
         if self.max_draft_len is not None and self.max_draft_len < 0:
             problems.append(f"max_draft_len = {self.max_draft_len}: expected 0 or more")
+        if self.min_reuse_len is not None and self.min_reuse_len < 1:
+            problems.append(f"min_reuse_len = {self.min_reuse_len}: expected 1 or more, or None")
         refuse_all("limits", problems)
 
     def progress_ns(self, state: worker.State) -> int:

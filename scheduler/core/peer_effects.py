@@ -12,7 +12,7 @@ import attrs
 
 from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import LocalError
-from . import events, results
+from . import events, prefix, results
 from .costs import monotone
 from .ledger import Client, Engine, Request, Timer, Worker
 from .settle import Ending, WorkerNews
@@ -59,6 +59,8 @@ def lose_all(core: "Core", one: Worker, data: Any) -> None:
     for seated in list(ledger.seated.values()):
         if seated.state not in request.IN_FLIGHT:
             core.send(Machine.REQUEST, seated, request.Event.WORKER_LOST, Ending("WORKER_LOST", one.reason))
+    for held in ledger.slots:
+        prefix.forget(held)
     for condemned in ledger.condemned:
         core.send(Machine.SLOT, ledger.slots[condemned], slot.Event.LOST)
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from ...statemachine import request
 from ...statemachine.errors import LocalError
-from .events import Decode, Open, Scrub, Seed
+from .events import Decode, Scrub, Seed
 from .ledger import Ledger, Request, Slot
 from .limits import Limits
-from .policies import Policy, wanted_lens
+from .policies import Policy, Want, lowered, wanted_lens
+from .prefix import open_for
 
 Planned = tuple[Request, request.Event, Seed | Decode]
 
@@ -54,25 +55,28 @@ def remaining_len(one: Request, limits: Limits) -> int:
     return room - len(one.output)
 
 
-def lengths(remaining: int, held_len: int, *, wanted: int, block_len: int) -> tuple[int, int]:
+def lengths(remaining: int, held_len: int, *, wanted: int | Want, block_len: int) -> tuple[int, int]:
     """Return (draft_len, propose_len): what to verify now, what to leave behind.
 
     draft_len <= remaining - 1, as a pass emits one token more than it accepts. propose_len is 0 unless
     remaining >= 3: after this pass emits one, a draft needs room for itself and its extra token. Entering a zero-draft
-    phase (wanted = 0) still verifies the draft that is held.
+    phase (wanted = 0) still verifies the draft that is held; a `Want` says both by itself.
     """
-    draft_len = min(held_len, remaining - 1, wanted if wanted > 0 else held_len)
-    propose_len = min(block_len, remaining - 2) if wanted > 0 and remaining >= 3 else 0
+    verify, propose = (wanted or held_len, wanted != 0) if isinstance(wanted, int) else (wanted.verify, wanted.propose)
+    draft_len = min(held_len, remaining - 1, verify)
+    propose_len = min(block_len, remaining - 2) if propose and remaining >= 3 else 0
     return draft_len, propose_len
 
 
-def _wanted(policy: Policy, rows: list[Request], ledger: Ledger, limits: Limits, *, block_len: int) -> Sequence[int]:
+def _wanted(
+    policy: Policy, rows: list[Request], ledger: Ledger, limits: Limits, *, block_len: int
+) -> Sequence[int | Want]:
     """The policy's word, lowered by the engine's and the request's own maximum; without a drafter nobody wants one."""
     if block_len == 0:
         return [0] * len(rows)
     most = block_len if limits.max_draft_len is None else limits.max_draft_len
     return [
-        min(want, most) if one.options.max_draft_len is None else min(want, most, one.options.max_draft_len)
+        lowered(want, most if one.options.max_draft_len is None else min(most, one.options.max_draft_len))
         for want, one in zip(wanted_lens(policy, rows, ledger), rows, strict=True)
     ]
 
@@ -84,29 +88,32 @@ def _slot_of(one: Request, ledger: Ledger) -> Slot:
 
 
 def _decode_rows(
-    rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
+    rows: list[Request], wanted: Sequence[int | Want], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
 ) -> Iterator[Planned]:
+    share = max(1, budget // max(1, len(rows)))  # tokens of a row whose length was told by its own draft, see below
     for one, want in zip(rows, wanted, strict=False):
         if budget < 1:
             return
         slot = _slot_of(one, ledger)
         remaining = remaining_len(one, limits)
         draft_len, propose_len = lengths(remaining, one.held_len, wanted=want, block_len=block_len)
-        draft_len = min(draft_len, budget - 1)
+        # Where drafts tell lengths, what others leave over depends on this row's draft as well; its share does not.
+        draft_len = min(draft_len, budget - 1, share - 1 if type(want) is Want else draft_len)
         budget -= draft_len + 1
         event = PLAN_VERIFY if draft_len > 0 else PLAN_ANCHOR
         yield one, event, Decode(slot.id, slot.epoch, draft_len, propose_len)
 
 
 def _chunks(
-    rows: list[Request], wanted: Sequence[int], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
+    rows: list[Request], wanted: Sequence[int | Want], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
 ) -> Iterator[Planned]:
     for one, want in zip(rows, wanted, strict=True):
         if budget < 1:
             return
         slot = _slot_of(one, ledger)
         text = [*one.prompt, *one.output]
-        start = one.seeded_len
+        opens = None if slot.content_epoch == slot.epoch else open_for(one, slot, ledger, limits)
+        start = one.seeded_len if opens is None else opens.keep_len
         chunk = text[start : start + budget]
         budget -= len(chunk)
         last = start + len(chunk) == len(text)
@@ -123,6 +130,6 @@ def _chunks(
                 propose_len=propose_len,
                 params=one.options.params,
                 output_len=len(one.output),
-                opens=Open() if start == 0 else None,
+                opens=opens,
             ),
         )

@@ -90,6 +90,7 @@ class Counts:
     accepted_at: tuple[int, ...]  # per position: passes that accepted it
     verified_at: tuple[int, ...]  # per position: passes that verified it
     num_restarts: int
+    prefix_tokens_reused: int  # prompt positions that were there already, summed over its tenancies
 
 
 @attrs.frozen

@@ -4,6 +4,7 @@ Owns the one place that decides what a row emitted (`cut`): output, counts and m
 `doors.py` calls `impossible`; STEP's effects call `settle`, `undo` and `lose`.
 """
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -65,6 +66,7 @@ class Outcome:
     ending: str | None
     draft_len: int | None
     detail: PassDetail | None
+    held_confidence: tuple[float, ...] | None = None
 
     def count(self, one: Request) -> None:
         one.num_drafted += self.held_len
@@ -98,6 +100,7 @@ def cut(core: "Core", one: Request, row: Seed | Decode, emitted: Emitted) -> Out
         ending=ending,
         draft_len=row.draft_len if type(row) is Decode else None,
         detail=emitted.detail,
+        held_confidence=None if emitted.held_confidence_logits is None else tuple(emitted.held_confidence_logits),
     )
 
 
@@ -139,24 +142,54 @@ def _impossible_tokens(row: Seed | Decode, got: Emitted) -> str | None:
         return f"held_len = {got.held_len}: expected {row.propose_len}, or 0 after a drafter fault"
     if min(got.token_ids) < 0:
         return "a negative token id"
+    logits = got.held_confidence_logits
+    if logits is not None and (len(logits) != got.held_len or not all(map(math.isfinite, logits))):
+        return f"held_confidence_logits = {logits}: expected {got.held_len} finite numbers, one for each draft"
     return None
 
 
 def settle(core: "Core", one: StepInFlight, data: Any) -> None:
     """Hand each row to its request; what a retiring slot reports is counted and delivered to nobody."""
     report = given(data, Report, "SETTLE")
+    if core.learns and report.cost_ns:
+        _learn_costs(core, one, report)
     slots = core.ledger.slots
     for row, got in zip(one.rows, report.rows, strict=True):
         held = slots[row.slot]
         if isinstance(row, Scrub):
             if held.state is slot.State.QUARANTINED:
                 core.send(Machine.SLOT, held, slot.Event.SCRUBBED)
-        elif held.owner is None:
+            continue
+        if type(got) is not RowFault:
+            _grow(core, held, row, got)
+        if held.owner is None:
             core.totals.rows_discarded += 1
             core.totals.tokens_discarded += len(got.token_ids) if type(got) is Emitted else 0
             _step_over(core, held, faulted=type(got) is RowFault)
         else:
             _hand_over(core, core.ledger.requests[held.owner], row, got)
+
+
+def _learn_costs(core: "Core", one: StepInFlight, report: Report) -> None:
+    """Of a step that only decoded: what it took, beside what the table would have said."""
+    capacity = core.ledger.worker.capacity
+    rows = [row for row in one.rows if type(row) is Decode]
+    if capacity is not None and capacity.costs is not None and len(rows) == len(one.rows):
+        lens = [row.draft_len for row in rows]
+        drafting = sum(row.propose_len > 0 for row in rows)
+        core.ledger.step_costs = core.ledger.step_costs.after(capacity.costs, lens, drafting, report.cost_ns)
+
+
+def _grow(core: "Core", held: Slot, row: Seed | Decode, got: Any) -> None:
+    """What the worker has committed to the window, whoever it is for."""
+    if type(row) is Decode:
+        held.window_len += got.accepted_len + 1
+        return
+    held.window_len = row.start_pos + len(row.token_ids)  # type: ignore[union-attr]
+    held.content_epoch = row.epoch
+    opens = row.opens  # type: ignore[union-attr]
+    if opens is not None and opens.keep_len and held.owner is not None:
+        core.ledger.requests[held.owner].num_reused += opens.keep_len
 
 
 def _hand_over(core: "Core", owner: Request, row: Seed | Decode, got: ReportRow) -> None:

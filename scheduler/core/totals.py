@@ -27,6 +27,7 @@ class Totals:
         self.tokens_emitted = 0
         self.tokens_drafted = 0
         self.emitted_drafting = 0
+        self.prefix_tokens_reused = 0
         self.accepted_hist: list[int] = []
         self.verified_hist: list[int] = []
 
@@ -52,6 +53,7 @@ class Totals:
             accepted_at=_at_least(one.accepted_hist),
             verified_at=_at_least(one.verified_hist),
             num_restarts=one.num_restarts,
+            prefix_tokens_reused=one.num_reused,
         )
 
     def values(self, live: Iterable[Request]) -> dict[str, Any]:
@@ -74,6 +76,7 @@ class Totals:
         self.tokens_emitted += len(one.output)
         self.tokens_drafted += one.num_drafted
         self.emitted_drafting += one.num_emitted_drafting
+        self.prefix_tokens_reused += one.num_reused
         for mine, its in ((self.accepted_hist, one.accepted_hist), (self.verified_hist, one.verified_hist)):
             mine += [0] * (len(its) - len(mine))
             for index, count in enumerate(its):

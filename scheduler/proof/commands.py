@@ -82,14 +82,33 @@ def _open(reference: Reference, row: events.Seed) -> Iterator[str]:
         yield f"slot {row.slot} is opened for epoch {row.epoch} after {before.epoch}"
     if before is not None and reference.tenant(row.slot) is not None:
         yield f"slot {row.slot} is taken from request {before.serial}"
-    owners = [serial for serial in reference.intents if reference.scope.prompt(serial)[:1] == tuple(row.token_ids[:1])]
+    kept = row.opens.keep_len  # type: ignore[union-attr]
+    if kept or row.opens.source_slot is not None:  # type: ignore[union-attr]
+        yield from _keep(reference, row.opens)  # type: ignore[arg-type]
+    ends, chunk = kept + len(row.token_ids), tuple(row.token_ids)
+    owners = [serial for serial, text in _texts(reference) if text[kept:ends] == chunk]
     if len(owners) != 1:
         yield f"a prompt of nobody who is live: {row.token_ids}"
         return
     seats = [slot for slot, held in enumerate(reference.windows) if held is not None and held.serial == owners[0]]
     if any(slot != row.slot for slot in seats):
         yield f"request {owners[0]} has slots {seats} already"
-    reference.windows[row.slot] = Window(row.epoch, owners[0])
+    reference.windows[row.slot] = Window(row.epoch, owners[0], text_len=kept)
+
+
+def _texts(reference: Reference) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for serial, one in reference.intents.items():
+        yield serial, reference.scope.prompt(serial) + one.output
+
+
+def _keep(reference: Reference, opens: events.Open) -> Iterator[str]:
+    """What is kept is committed content of the named tenancy, and what all prompts begin with."""
+    slot = opens.source_slot
+    source = None if slot is None else reference.undo[slot]
+    if source is None or source.epoch != opens.source_epoch or slot in reference.dirty:
+        yield f"{opens} names a window that is none: {source}"
+    elif not 1 <= opens.keep_len <= min(source.text_len - source.anchored, reference.scope.shared_len):
+        yield f"{opens} keeps more than {source} has in common with anybody"
 
 
 def _seed(row: events.Seed, held: Window, *, text: tuple[int, ...], output_len: int) -> Iterator[str]:

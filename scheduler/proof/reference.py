@@ -222,8 +222,16 @@ class Reference:
         if len(rows) == 1:
             return [*self._row_fault(rows[0].slot), *self.settle()]
         self.suspects |= {serial for row in rows if (serial := self.tenant(row.slot)) is not None}
-        self.windows = list(self.undo)
+        self.windows = [self._undone(slot, rows) for slot in range(len(self.windows))]
         return []
+
+    def _undone(self, slot: int, rows: list[Any]) -> Window | None:
+        """A window after a step that failed: one that it would have opened keeps no more than its Open said."""
+        before = self.undo[slot]
+        opens = next((row.opens for row in rows if row.slot == slot and type(row) is events.Seed), None)
+        if before is None or opens is None:
+            return before
+        return before._replace(text_len=opens.keep_len, anchored=False) if opens.source_slot == slot else None
 
     def report(self, got: list[Any], *, lost: bool) -> Expected:
         said: Expected = []

@@ -53,6 +53,8 @@ class Scope:
     max_tokens: int = 3
     max_step_tokens: int = 8
     max_model_len: int = 16
+    shared_len: int = 0  # tokens that the prompts begin with in common
+    min_reuse_len: int | None = None
     block_len: int = 2
     wants: tuple[int, ...] = (2,)  # draft lengths that the policy may choose for each row
     max_restarts: int = 1
@@ -74,6 +76,7 @@ class Scope:
             max_queue=max(1, self.num_requests),
             max_restarts=self.max_restarts,
             restart_budget=self.restart_budget,
+            min_reuse_len=self.min_reuse_len,
             **TIMES,
         )
 
@@ -87,8 +90,11 @@ class Scope:
         return 0 if self.reuse_ids else serial
 
     def prompt(self, serial: int) -> tuple[int, ...]:
-        """Prompts name their request, so that whoever sees a chunk knows whose it is."""
-        return tuple(1000 * (serial + 1) + position for position in range(self.prompt_len))
+        """Prompts name their request behind what they share, so that whoever sees a last chunk knows whose it is."""
+        return tuple(
+            position if position < self.shared_len else 1000 * (serial + 1) + position
+            for position in range(self.prompt_len)
+        )
 
     def token(self, serial: int, text_pos: int) -> int:
         """The target's token at a position of a request's text."""

@@ -121,6 +121,19 @@ SMALL = (
         troubles={"cancel": 1, "wait": 2, "bug": 1},
     ),
     Scope(
+        name="prefixes",
+        num_requests=3,
+        num_slots=2,
+        prompt_len=3,
+        shared_len=2,
+        min_reuse_len=1,
+        max_tokens=2,
+        max_step_tokens=8,
+        restart_budget=1,
+        accepted=(0,),
+        troubles={"cancel": 1, "step_fault": 1},
+    ),
+    Scope(
         name="slow",
         num_requests=2,
         num_slots=2,
@@ -149,6 +162,19 @@ SMALL = (
     ),
 )
 LARGE = (
+    Scope(
+        name="heirs",
+        num_requests=3,
+        num_slots=2,
+        prompt_len=3,
+        shared_len=2,
+        min_reuse_len=1,
+        max_tokens=2,
+        max_step_tokens=8,
+        restart_budget=1,
+        accepted=(0,),
+        troubles={"cancel": 1, "step_fault": 1, "row_fault": 1, "death": 1},
+    ),
     Scope(
         name="crowd",
         num_requests=3,

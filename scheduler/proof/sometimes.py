@@ -97,6 +97,12 @@ def retired_slot_serves_again(before: EngineWorld, move: Move, after: EngineWorl
     return before.reference.flying is None and any(old is not None and old.retired for old in olds)
 
 
+def reused(before: EngineWorld, after: EngineWorld, *, in_place: bool) -> bool:
+    opens = [(row.slot, row.opens) for row in rows_of(after) if type(row) is events.Seed and row.opens is not None]
+    kept = [slot == one.source_slot for slot, one in opens if one.keep_len]
+    return before.reference.flying is None and in_place in kept
+
+
 def poison(before: EngineWorld, move: Move, after: EngineWorld) -> bool:
     return before.core.ledger.worker.respawns == 2 and ends(after, "WORKER_LOST") and bool(after.reference.intents)
 
@@ -147,12 +153,17 @@ PROPERTIES: Mapping[str, Mapping[str, Property]] = {
         ),
     },
     "step_fault": {
+        "a step that takes over a prefix faults": lambda b, m, a: any(
+            type(row) is events.Seed and row.opens is not None and row.opens.keep_len > 0 for row in rows_of(b)
+        ),
         "a whole step of two requests faults": lambda b, m, a: num_tenants(b) == 2,
         "a suspect faults alone": lambda b, m, a: len(rows_of(b)) == 1 and bool(b.reference.suspects),
         "a step of one live and one retired row faults": lambda b, m, a: num_tenants(b) == 1 < len(rows_of(b)),
     },
     "tick": {
         "a retired slot is given to another request": retired_slot_serves_again,
+        "a prompt takes over the prefix that its slot still holds": lambda b, m, a: reused(b, a, in_place=True),
+        "a prompt copies a prefix from another slot": lambda b, m, a: reused(b, a, in_place=False),
         "a zero-draft phase is left": zero_phase_left,
         "a zero-draft phase is entered with a draft held": zero_phase_entered,
         "a held draft is dropped for want of room": lambda b, m, a: any(

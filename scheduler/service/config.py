@@ -52,6 +52,7 @@ def _whole(key: Any) -> Any:
 
 
 _SECONDS: Check = (lambda value: type(value) in (int, float) and 0.001 <= value <= 1e6, "seconds, from 0.001 to 1e6")
+_FLAG: Check = (lambda value: type(value) is bool, "true or false")
 _TEXT: Check = (lambda value: type(value) is str and value != "", "text")
 _POLICY_TEXT: Check = (_TEXT[0], "text (settings reach a child process; an object goes to Service(policy=...))")
 _ANY: Check = (lambda value: True, "")  # judged by `policy_problems`, a line for each fault
@@ -71,6 +72,8 @@ class Settings:
     max_prompt_len: int | None = _setting(None, _optional(_integer(1)))
     max_draft_len: int | None = _setting(None, _optional(_integer(0)))
     drafter_window: int | None = _setting(None, _optional(_integer(1)))
+    prefix_reuse: bool = _setting(False, _FLAG)
+    min_reuse_len: int = _setting(16, _integer(1))
     acceptance: str = _setting("coupled", _one_of("coupled", "rejection"))
     policy: str | None = _setting(None, _optional(_POLICY_TEXT))
     draft_len_schedule: dict[int, int] | None = attrs.field(default=None, metadata={"check": _ANY}, converter=_by_rows)
@@ -86,8 +89,10 @@ class Settings:
     device: str = _setting("cpu", _TEXT)
     num_threads: int = _setting(1, _integer(1))
     runner: str = _setting("eager", _one_of("eager", "static", "cuda"))
-    measure_costs: bool = _setting(True, (lambda value: type(value) is bool, "true or false"))
+    measure_costs: bool = _setting(True, _FLAG)
     cost_table: str | None = _setting(None, _optional(_TEXT))
+    paranoid: bool = _setting(False, _FLAG)
+    confidence_calibration: str | None = _setting(None, _optional(_TEXT))
 
     def __attrs_post_init__(self) -> None:
         refuse_all("settings", _problems(attrs.asdict(self)))
@@ -155,6 +160,7 @@ class Settings:
             runner=self.runner,
             drafter_window=self.drafter_window,
             measure_costs=self.measure_costs,
+            paranoid=self.paranoid,
         )
 
 
@@ -189,6 +195,7 @@ def _limit_values(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name.removesuffix("_s") + "_ns" in names:
             limits[name.removesuffix("_s") + "_ns"] = int(value * SECOND_NS)
+    limits["min_reuse_len"] = values["min_reuse_len"] if values["prefix_reuse"] else None
     limits["warm_deadline_ns"] = limits["load_deadline_ns"]
     limits["heartbeat_deadline_ns"] = 5 * int(values["heartbeat_s"] * SECOND_NS)
     return limits

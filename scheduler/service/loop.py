@@ -200,7 +200,8 @@ class Service:
 
     def _init(self, session: int) -> wire.Init:
         """The settings of a worker; what the first one measured, the others need not."""
-        return msgspec.structs.replace(self.settings.init(session), costs=self._costs)
+        init = self.settings.init(session)
+        return msgspec.structs.replace(init, costs=self._costs, confidences=self.core.needs_confidence)
 
     def _on_ready(self, ready: wire.Ready) -> None:
         """The first READY says what prompts may hold; later ones come from the same checkpoint."""
@@ -236,7 +237,8 @@ def _only_policy(settings: Settings, policy: Policy | None) -> Policy:
     if policy is None:
         return settings.draft_policy()
     check_policy(policy, "policy")
-    named = [f"{key} = {getattr(settings, key)!r}" for key in KEYS if getattr(settings, key) is not None]
+    keys = (*KEYS, "confidence_calibration")
+    named = [f"{key} = {getattr(settings, key)!r}" for key in keys if getattr(settings, key) is not None]
     limit = settings.max_draft_len
     if limit is not None and policy.max_len is not None and policy.max_len > limit:
         named.append(f"max_draft_len = {limit}, it wants {policy.max_len}")

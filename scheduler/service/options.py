@@ -56,11 +56,15 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: type(value) is str and len(value) <= _MAX_LABEL,
         f"text of at most {_MAX_LABEL} characters",
     ),
+    "cache_salt": (
+        lambda value: type(value) is str and len(value) <= _MAX_LABEL,
+        f"text of at most {_MAX_LABEL} characters",
+    ),
 }
 _GLANCE = reprlib.Repr()  # looks at a few entries and levels, so that no value can cost more than its refusal
 _GLANCE.maxlevel = 2
 _GLANCE.maxstring = _GLANCE.maxother = _MAX_SHOWN
-_DEFAULT_NONE = frozenset({"seed", "deadline_ms", "max_draft_len", "label"})
+_DEFAULT_NONE = frozenset({"seed", "deadline_ms", "max_draft_len", "label", "cache_salt"})
 
 
 def read_options(raw: msgspec.Raw) -> RequestOptions:

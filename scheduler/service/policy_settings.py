@@ -6,11 +6,16 @@ group `dsparkd.policies`). `config.py` calls it; the core only ever sees the pol
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
+
+import attrs
 
 from ...statemachine.errors import Refused, refuse_all
 from ..core.policies import BUILT_IN, FORMS, Policy, parse_policy
+from ..core.policies.confidence import Confidence
 from ..core.policies.schedule import MaxConcurrency, schedule_of, schedule_pairs, schedule_problems
+from .calibration_files import read_calibration
 
 DEFAULT = "fixed:7"
 GROUP = "dsparkd.policies"
@@ -56,12 +61,20 @@ def check_policy(made: Any, label: str) -> None:
 
 
 def policy_of(values: Mapping[str, Any]) -> Policy:
-    """Return the policy of settings that have no problems."""
+    """Return the policy of settings that have no problems. Raises `Refused` for a bad `confidence_calibration`."""
     if values["draft_len_schedule"] is not None:
         return schedule_of(values["draft_len_schedule"].items())
     if values["max_concurrency"] is not None:
         return MaxConcurrency(values["max_concurrency"])
-    return policy_from_text(DEFAULT if values["policy"] is None else values["policy"])
+    policy = policy_from_text(DEFAULT if values["policy"] is None else values["policy"])
+    if not isinstance(policy, Confidence):
+        return policy
+    policy = attrs.evolve(policy, max_len=values["max_draft_len"])
+    if values["confidence_calibration"] is None:
+        return policy
+    made = read_calibration(Path(values["confidence_calibration"]))
+    fitted_for = tuple(sorted(made.fingerprint.items()))
+    return attrs.evolve(policy, temperatures=tuple(made.temperatures), fingerprint=fitted_for)
 
 
 def policy_problems(values: Mapping[str, Any]) -> list[str]:
@@ -81,6 +94,9 @@ def policy_problems(values: Mapping[str, Any]) -> list[str]:
     text = values["policy"]
     if type(text) is str and text:
         problems += _text_problems(text, limit)
+    if values["confidence_calibration"] is not None and str(text).partition(":")[0] != "confidence":
+        shown = f"confidence_calibration = {values['confidence_calibration']!r}"
+        problems.append(f"{shown}: expected policy = 'confidence' beside it, found policy = {text!r}")
     return problems
 
 

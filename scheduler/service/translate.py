@@ -155,6 +155,7 @@ class Translate:
             max_tokens=options.max_tokens,
             stop_token_ids=stops if options.ignore_eos else stops | self.eos_token_ids,
             max_draft_len=options.max_draft_len,
+            salt=options.cache_salt or "",
             params=events.Params(
                 temperature=float(options.temperature),
                 top_k=options.top_k,

@@ -51,7 +51,7 @@ def worker_event(message: wire.FromWorker) -> events.Input:
     """Return what the core must hear of a worker's message, after its Hello was checked by the supervisor."""
     if type(message) is wire.Report:
         rows = [_core_row(row) for row in message.rows]
-        return events.Report(message.session, message.step_id, rows, message.lost)
+        return events.Report(message.session, message.step_id, rows, message.lost, message.cost_ns)
     if type(message) is wire.StepFault:
         return events.StepFault(message.session, message.step_id, message.code, message.message)
     if type(message) is wire.Pong:
@@ -66,6 +66,7 @@ def worker_event(message: wire.FromWorker) -> events.Input:
             message.block_len,
             tuple(message.lost),
             None if message.costs is None else core_costs(message.costs),
+            has_confidence=message.has_confidence,
         )
     if type(message) is wire.Hello:
         return events.WorkerHello(message.session)
@@ -89,7 +90,15 @@ def _core_row(row: wire.Emitted | wire.Seeded | wire.Scrubbed | wire.RowFault) -
         detail = None
         if row.draft_token_ids is not None or row.confidence_logits is not None or row.margins is not None:
             detail = events.PassDetail(row.draft_token_ids, row.confidence_logits, row.margins)
-        return events.Emitted(row.slot, row.epoch, row.token_ids, row.accepted_len, row.held_len, detail)
+        return events.Emitted(
+            row.slot,
+            row.epoch,
+            row.token_ids,
+            row.accepted_len,
+            row.held_len,
+            detail,
+            row.held_confidence_logits,
+        )
     if type(row) is wire.Seeded:
         return events.Seeded(row.slot, row.epoch)
     if type(row) is wire.RowFault:

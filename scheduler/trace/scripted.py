@@ -12,14 +12,14 @@ import attrs
 
 from ...statemachine.errors import EngineError, refuse_all
 from ..core import events
+from .text_hash import EMPTY_HASH, MASK, hash_of, mix, push
 
-MASK = (1 << 64) - 1
-EMPTY_HASH = 0x9E3779B97F4A7C15
 GREEDY_BELOW = 1e-5
 
 Target = Callable[[Sequence[int]], int] | Sequence[int]  # of the text so far, or the token at each position (cycled)
 Propose = Callable[[Sequence[int], int], Sequence[int]]  # text so far (anchor included), how many -> drafts
 Acceptance = Callable[[int, int], int] | Sequence[int]  # of (blocks drafted in this tenancy, text length), or cycled
+Confidence = Callable[[int], Sequence[float]]  # of how many drafts of a block are true -> a logit for each
 
 
 class ScriptedFault(EngineError):
@@ -68,7 +68,8 @@ class ScriptedModel:
     """Runs the rows of a command; raises `ScriptedFault` with nothing moved.
 
     `mean` is the mean acceptance length (1..block_len + 1) of the minimum-variance schedule: floor(mean - 1) drafts
-    always stand, one more with the fractional part. `acceptance`, `target` and `propose` replace parts of it.
+    always stand, one more with the fractional part. `acceptance`, `target` and `propose` replace parts of it;
+    `confidence` gives it a confidence head.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class ScriptedModel:
         acceptance: Acceptance | None = None,
         target: Target | None = None,
         propose: Propose | None = None,
+        confidence: Confidence | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.mean = (1 + block_len / 2) if mean is None else mean
@@ -97,7 +99,7 @@ class ScriptedModel:
         self.num_runs = 0
         self._acceptance = acceptance
         self._target = target
-        self._propose = propose
+        self._propose, self._confidence, self.has_confidence = propose, confidence, confidence is not None
         self._faults = faults or Faults()
 
     def run_rows(self, rows: Sequence[Any]) -> list[events.ReportRow]:
@@ -119,6 +121,12 @@ class ScriptedModel:
             self.slots[index] = slot
         self.lost = "the drafter was told to fail" if drafter_fails else None
         return reports
+
+    def fail_rows(self, rows: Sequence[Any]) -> None:
+        """What a step leaves behind that fails before its commit: nothing moved, but windows were being opened."""
+        for row in rows:
+            if getattr(row, "opens", None) is not None:
+                self._opened(row)
 
     def next_token(self, text: Sequence[int], params: Any = None) -> int:
         """Return the target's token after `text`, recomputed from scratch."""
@@ -191,9 +199,14 @@ class ScriptedModel:
         extra = self._token(slot.text, slot.hash, slot.params)
         self._append(slot, extra)
         slot.anchored = True
-        slot.held = self._drafted(slot, row.propose_len) if drafts and row.propose_len else []
+        propose_len = row.propose_len if drafts else 0
+        logits = (
+            list(self._confidence(self._num_true(slot)))[:propose_len] if self._confidence and propose_len else None
+        )
+        slot.held = self._drafted(slot, propose_len) if propose_len else []
         detail = events.PassDetail(draft_token_ids=draft) if draft is not None and slot.params.passes else None
-        return slot, events.Emitted(row.slot, row.epoch, [*accepted, extra], len(accepted), len(slot.held), detail)
+        tokens, held_len = [*accepted, extra], len(slot.held)
+        return slot, events.Emitted(row.slot, row.epoch, tokens, len(accepted), held_len, detail, logits)
 
     def _drafted(self, slot: Slot, propose_len: int) -> list[int]:
         """Draft a whole block and keep `propose_len` of it: true tokens first, then wrong ones."""
@@ -220,7 +233,11 @@ class ScriptedModel:
         return int(always) + (mix(slot.hash ^ ~self.seed & MASK) < fraction * (MASK + 1))
 
     def _opened(self, row: Any) -> Slot:
-        """Return a copy of the slot to grow, after what the row's Open says."""
+        """Return a copy of the slot to grow, after what the row's Open says.
+
+        The window itself is cut at once to what is kept in place, and is lost when it is copied over: a step that
+        fails does not bring it back.
+        """
         if row.opens is None:
             before: Slot = self.slots[row.slot]
             return attrs.evolve(before, text=list(before.text))
@@ -237,7 +254,11 @@ class ScriptedModel:
             kept = source.text[: opens.keep_len]
         elif opens.keep_len:
             raise RowRefused("POSITION", f"keep_len {opens.keep_len} without a source")
-        return Slot(epoch=row.epoch, text=kept, hash=hash_of(kept))
+        if opens.source_slot == row.slot:
+            self.slots[row.slot] = Slot(epoch=opens.source_epoch, text=kept, hash=hash_of(kept))
+        elif kept:
+            self.slots[row.slot] = Slot()
+        return Slot(epoch=row.epoch, text=list(kept), hash=hash_of(kept))
 
     def _check_epoch(self, slot: Slot, row: Any) -> None:
         if slot.epoch != row.epoch:
@@ -260,25 +281,6 @@ class ScriptedModel:
         if params is not None and params.temperature >= GREEDY_BELOW:
             state = push(push(state, params.seed), params.sample_index)
         return mix(state) % self.vocab_size
-
-
-def push(state: int, token_id: int) -> int:
-    """Return the rolling hash of the text after one more token."""
-    return (state * 0xD1342543DE82EF95 + token_id + 1) & MASK
-
-
-def hash_of(text: Sequence[int]) -> int:
-    state = EMPTY_HASH
-    for token_id in text:
-        state = push(state, token_id)
-    return state
-
-
-def mix(state: int) -> int:
-    """splitmix64's finaliser: neighbouring texts get unrelated tokens."""
-    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & MASK
-    return state ^ (state >> 31)
 
 
 def _problems(num_slots: int, max_model_len: int, vocab_size: int, block_len: int, mean: float) -> list[str]:

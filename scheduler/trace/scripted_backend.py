@@ -120,6 +120,7 @@ class ScriptedBackend:
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
             block_len=model.block_len,
+            has_confidence=model.has_confidence,
             eos_token_ids=[] if self._target.stop is None else [self._target.stop],
             costs=init.costs,  # it measures nothing, and has no fingerprint to compare
         )
@@ -169,6 +170,7 @@ def wire_row(row: events.ReportRow) -> wire.Emitted | wire.Seeded | wire.Scrubbe
             draft_token_ids=detail.draft_token_ids,
             confidence_logits=detail.confidence_logits,
             margins=detail.margins,
+            held_confidence_logits=row.held_confidence_logits,
         )
     if isinstance(row, events.Seeded):
         return wire.Seeded(slot=row.slot, epoch=row.epoch)

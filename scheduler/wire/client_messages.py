@@ -45,6 +45,7 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     margins: bool = False
     passes: bool = False
     label: str | None = None
+    cache_salt: str | None = None  # prefixes are reused among requests of one salt only
 
 
 class CancelRequest(Message, frozen=True):
@@ -123,6 +124,7 @@ class RequestCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     accepted_at: list[int] = []
     verified_at: list[int] = []
     num_restarts: int = 0
+    prefix_tokens_reused: int = 0
 
 
 class Finished(Message, frozen=True):

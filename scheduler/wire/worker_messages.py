@@ -66,6 +66,7 @@ class Emitted(Message, frozen=True):
     draft_token_ids: list[int] | None = None
     confidence_logits: list[float] | None = None
     margins: list[float] | None = None
+    held_confidence_logits: list[float] | None = None  # of the draft that the slot now holds, when Init asks
 
 
 class Seeded(Message, frozen=True):
@@ -117,6 +118,8 @@ class Init(Message, frozen=True):
     runner: str = "eager"  # eager | static (the CPU twin of graphs) | cuda
     drafter_window: int | None = None
     measure_costs: bool = False
+    paranoid: bool = False  # watch every window: for tests and suspicions, at twice the time of a step
+    confidences: bool = False  # report the confidence logits of every held draft
     costs: CostTable | None = None  # of an earlier worker or of a file: nothing is measured then
 
 
@@ -163,6 +166,7 @@ class Ready(Message, frozen=True):
     vocab_size: int
     block_len: int = 0
     has_confidence: bool = False
+    drafter_window: int = 0  # context positions that the drafter sees, 0 without one
     eos_token_ids: list[int] = []
     lost: list[str] = []
     warnings: list[str] = []
@@ -171,8 +175,9 @@ class Ready(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """One row for each row of the command, in its order. Times in nanoseconds; `cpu_ns` is thread CPU time, `wait_ns`
-    how long the worker had waited for the command since its last report: scheduler and wire, when work never ends."""
+    """One row for each row of the command, in its order. Times in nanoseconds; `cpu_ns` is thread CPU time, `cost_ns`
+    the step's time by the clock of the cost table, `wait_ns` how long the worker had waited for the command since its
+    last report: scheduler and wire, when work never ends."""
 
     session: int
     step_id: int
@@ -180,6 +185,7 @@ class Report(Message, frozen=True):
     target_ns: int = 0
     draft_ns: int = 0
     cpu_ns: int = 0
+    cost_ns: int = 0
     wait_ns: int = 0
     lost: str | None = None
 

@@ -67,20 +67,20 @@ def test_for_one_row_the_choice_is_the_best_of_all_lengths(chance: float) -> Non
     rates = [1 / TABLE.target(1, 1)]
     for length in range(1, 8):
         rates.append((1 + sum(survival[:length])) / (TABLE.target(1, 1 + length) + TABLE.draft(1)))
-    (chosen,) = best_lengths([survival], TABLE)
+    (chosen,), _ = best_lengths([survival], TABLE)
     assert rates[chosen] == pytest.approx(max(rates))
 
 
 def test_a_crowd_drafts_for_those_that_pay_and_not_for_the_others() -> None:
     good, bad = [0.99] * 7, [0.05, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     cheap = attrs.evolve(TABLE, target_ns=((100, 170), (200, 900)))
-    lengths = best_lengths([bad, good, bad, good], cheap)
+    lengths, _ = best_lengths([bad, good, bad, good], cheap)
     assert lengths[0] == lengths[2] == 0
     assert min(lengths[1], lengths[3]) > 0
-    assert best_lengths([bad] * 8, cheap) == [0] * 8
-    assert best_lengths([], cheap) == []
+    assert best_lengths([bad] * 8, cheap) == ([0] * 8, 1.0)
+    assert best_lengths([], cheap) == ([], 1.0)
     flat = attrs.evolve(TABLE, target_ns=((5, 5), (5, 5)), draft_ns=(1, 1))
-    assert best_lengths([good] * 3, flat) == [7] * 3
+    assert best_lengths([good] * 3, flat)[0] == [7] * 3
 
 
 def run_one(accepts: list[int], max_tokens: int) -> list[events.Decode]:

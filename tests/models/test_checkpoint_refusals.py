@@ -63,7 +63,7 @@ ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
         ({"dtype": "float8"}, ["dtype", "float8", "bfloat16"]),
         ({"eos_token_id": 256}, ["eos_token_id", "0..255"]),
         ({"eos_token_id": ["stop"]}, ["eos_token_id"]),
-        ({"rope_parameters": {**ROPE, "rope_type": "llama3"}}, ["rope_parameters.rope_type", "llama3", "yarn"]),
+        ({"rope_parameters": {**ROPE, "rope_type": "longrope"}}, ["rope_parameters.rope_type", "longrope", "yarn"]),
         ({"rope_parameters": {**ROPE, "rope_type": "linear"}}, ["rope_parameters.factor"]),
         ({"rope_parameters": {**ROPE, "mscale": 1.0}}, ["rope_parameters.mscale", "no such key"]),
         ({"rope_parameters": {**ROPE, "rope_type": "yarn", "factor": 4.0}}, ["original_max_position_embeddings"]),
@@ -147,7 +147,7 @@ def test_rope_scaling_is_read_under_both_names(folder: Path, key: str) -> None:
     )
     config = load_target_config(folder / "target")
     assert config.rope_theta == 5000.0
-    assert config.rope_scaling == {**yarn, "beta_fast": 32.0, "beta_slow": 1.0}
+    assert config.rope_scaling == {**yarn, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
 
 
 @pytest.mark.parametrize(

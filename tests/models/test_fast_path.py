@@ -72,8 +72,17 @@ YARN = {
 }
 
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "original_max_position_embeddings": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+
+
 @pytest.mark.parametrize(
-    "scaling", [None, {"rope_type": "linear", "factor": 2.0}, YARN], ids=["plain", "linear", "yarn"]
+    "scaling", [None, {"rope_type": "linear", "factor": 2.0}, YARN, LLAMA3], ids=["plain", "linear", "yarn", "llama3"]
 )
 @torch.inference_mode()
 def test_biases_and_scaled_rotary_embeddings_agree_in_both_forms(scaling: dict[str, float | str] | None) -> None:

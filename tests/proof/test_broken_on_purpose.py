@@ -5,16 +5,16 @@ from typing import Any
 
 import attrs
 import pytest
-from dsparkd.scheduler.core import events, results, settle
+from dsparkd.scheduler.core import events, prefix, results, settle
 from dsparkd.scheduler.core.tables import Machine
-from dsparkd.scheduler.proof.scopes import SMALL
+from dsparkd.scheduler.proof.scopes import LARGE, SMALL
 from dsparkd.scheduler.proof.world import EngineWorld
 from dsparkd.scheduler.testing import Bench
 from dsparkd.scheduler.trace.scripted import ScriptedModel
 from dsparkd.statemachine import request, slot
 from dsparkd.statemachine.explore import Violation, explore
 
-SCOPES = {scope.name: scope for scope in SMALL}
+SCOPES = {scope.name: scope for scope in SMALL + LARGE}
 
 
 def broken(scope: str, machine: Machine, effect: Any, wrap: Callable[[Any], Any]) -> Violation:
@@ -90,3 +90,30 @@ def test_a_zero_draft_step_that_skips_its_commit_changes_the_text(model: type[Sc
     bench.submit(0, [1, 2, 3], max_tokens=12)
     bench.run()
     assert (bench.tokens[0] == bench.solo([1, 2, 3], 12)) == (model is ScriptedModel)
+
+
+def remembers_a_dead_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix, "forget", lambda held: None)
+
+
+def takes_windows_that_are_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content of a tenancy that has not begun on the worker is offered by its new epoch."""
+    monkeypatch.setattr(
+        prefix,
+        "_sources",
+        lambda held, ledger: [
+            (one, "", ledger.requests[one.owner].prompt) for one in ledger.slots if one.owner is not None
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [remembers_a_dead_worker, takes_windows_that_are_not_open],
+)
+def test_a_prefix_that_no_window_surely_holds_is_noticed(
+    breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    found = explore(EngineWorld(SCOPES["heirs"])).violation
+    assert found is not None, breaks.__name__

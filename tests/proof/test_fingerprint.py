@@ -159,6 +159,7 @@ def test_names_are_not_in_the_fingerprint() -> None:
     assert ledger.step is not None
     for held in ledger.slots:
         held.epoch += 40
+        held.content_epoch += 40
     for row in ledger.step.rows:
         row.epoch += 40  # type: ignore[union-attr]
     for one in ledger.requests.values():

@@ -31,6 +31,7 @@ STATES = {
     "labels": 1644,
     "clients": 7184,
     "reuse": 1313,
+    "prefixes": 1460,
     "slow": 4727,
     "stops": 2628,
     "drain": 8656,

@@ -50,7 +50,7 @@ def submit(request_id: str = "a", prompt: Any = (1, 2), **options: Any) -> wire.
 
 
 def ended(client: int, request: int) -> results.Ended:
-    counts = results.Counts(0, 0, 0, 0, 0, 0, (), (), 0)
+    counts = results.Counts(0, 0, 0, 0, 0, 0, (), (), 0, 0)
     return results.Ended(client, request, "FINISHED", "stop", "", 2, 0, counts, {})
 
 
@@ -114,6 +114,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "ignore_eos": [1, "yes", None],
     "deadline_ms": [0, -5, 1.5],
     "max_draft_len": [-1, True],
+    "cache_salt": [7, "x" * 300],
     "margins": [0],
     "passes": ["true"],
     "label": [3],

@@ -111,7 +111,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a chunk too long": (seed(3, 1, [1] * 201), "LIMIT"),
     "a token outside the vocabulary": (seed(3, 1, [5, 256]), "TOKEN"),
     "more proposed than a block has": (wire.Decode(0, 1, 0, 8), "LIMIT"),
-    "content of another tenancy": (seed(3, 1, [1], opens=wire.Open(1, 0, 1)), "OPEN"),
+    "content of another tenancy": (seed(3, 1, [1], start_pos=1, opens=wire.Open(1, 0, 2)), "OPEN"),
 }
 
 

@@ -3,12 +3,11 @@
 from typing import Any
 
 import pytest
-from dsparkd.models.checkpoint import read_drafter, read_target
-from dsparkd.models.reference import ReferenceDrafter, ReferenceTarget
 from dsparkd.scheduler.core import events
 from dsparkd.scheduler.testing import Bench
 from dsparkd.scheduler.wire import messages as wire
-from worker_support import GOLDEN, Driver, backend, bench, phases_of, samples, seed
+from worker_support import Driver, backend, bench, phases_of, samples, seed
+from zero_draft_support import reference_draft
 
 PROMPTS = [sample["prompt_ids"] for name in ("block7", "vanilla") for sample in samples(name)]
 GREEDY = events.Params()
@@ -123,17 +122,6 @@ def test_l080_the_same_prompt_in_every_row_gets_the_same_drafts() -> None:
             driver.step(*[wire.Decode(slot, 1, 7, 7) for slot in range(num_rows)])
 
 
-def reference_draft(name: str, text: list[int], *, window: int | None = None) -> list[int]:
-    """What the readable twin proposes after `text` with a context computed from scratch."""
-    config, tensors = read_target(GOLDEN / name / "target")
-    draft_config, draft_tensors = read_drafter(GOLDEN / name / "draft", config)
-    target = ReferenceTarget(config, tensors, taps=draft_config.target_layer_ids)
-    features = target.logits_and_features(text)[1]
-    drafter = ReferenceDrafter(draft_config, draft_tensors, window=window)
-    start = len(text) - 1
-    return drafter.propose(features[:start], text[-1], start, lambda _, logits: int(logits.argmax())).token_ids
-
-
 @pytest.mark.parametrize("name", ["vanilla", "gated", "rnn", "dflash", "tied_embedding_tap", "block7"])
 @pytest.mark.parametrize("num_zero", [1, 2, 40])
 def test_after_zero_draft_steps_the_drafter_proposes_what_the_twin_proposes_from_scratch(
@@ -147,19 +135,4 @@ def test_after_zero_draft_steps_the_drafter_proposes_what_the_twin_proposes_from
     for _ in range(num_zero - 1):
         text += driver.one(wire.Decode(2, 1, 0, 0)).token_ids
     text += driver.one(wire.Decode(2, 1, 0, size)).token_ids
-    assert driver.window(2).held == reference_draft(name, text)
-
-
-@pytest.mark.parametrize("window", [5, 8, 20])
-def test_a_ring_shorter_than_the_context_drafts_what_the_twin_drafts_from_the_last_positions(window: int) -> None:
-    driver = Driver(backend("vanilla", drafter_window=window))
-    texts: dict[int, list[int]] = {}
-    for slot, sample in enumerate(samples("vanilla")[:3]):
-        prompt = sample["prompt_ids"]
-        texts[slot] = [*prompt, *driver.one(seed(slot, 1, prompt, propose_len=4)).token_ids]
-    for _ in range(16):
-        for slot, text in texts.items():
-            assert driver.window(slot).held == reference_draft("vanilla", text, window=window)
-        report = driver.step(*[wire.Decode(slot, 1, 4, 4) for slot in texts])
-        for slot, row in zip(texts, report.rows, strict=True):
-            texts[slot] += row.token_ids
+    assert driver.window(2).held == reference_draft(name, text).token_ids

@@ -222,8 +222,11 @@ def test_the_core_cancels_reuses_and_retries_inside_a_phase_and_every_draft_is_f
 def test_with_the_context_write_left_out_in_the_phase_the_check_fails(
     name: str, num_zero: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fault of a step that skips the drafter whole: nothing is written, at once or later."""
-    run = opened(name)
+    """The fault of a step that skips the drafter whole: nothing is written, at once or later.
+
+    Without the watch of paranoid mode, which would notice by itself (`test_worker_broken.py`).
+    """
+    run = opened(name, driver=Driver(backend(name, paranoid=False)))
     with monkeypatch.context() as broken:
         broken.setattr(Phases, "_flushes", lambda self, job, window: True)
         broken.setattr(Phases, "project", lambda *arguments: None)

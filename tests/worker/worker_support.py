@@ -32,7 +32,7 @@ def backend(name: str = "vanilla", *, drafter: bool = True, **init: Any) -> Torc
         target, draft = shipped_pair().target, shipped_pair().drafter
     else:
         target, draft = GOLDEN / name / "target", GOLDEN / name / "draft"
-    defaults = {"num_slots": 4, "max_model_len": 200, "max_step_tokens": 200}
+    defaults = {"num_slots": 4, "max_model_len": 200, "max_step_tokens": 200, "paranoid": True}
     made = TorchBackend()
     made.load(wire.Init(1, str(target), str(draft) if drafter else None, **{**defaults, **init}))
     made.warm()

@@ -51,9 +51,11 @@ def twin(name: str) -> tuple[ReferenceTarget, ReferenceDrafter]:
 
 
 @torch.inference_mode()
-def reference_draft(name: str, text: list[int]) -> Draft:
-    """What the readable twin proposes after `text`, everything recomputed from scratch."""
+def reference_draft(name: str, text: list[int], *, window: int | None = None) -> Draft:
+    """What the readable twin proposes after `text`, everything recomputed from scratch. window: context positions."""
     target, drafter = twin(name)
+    if window is not None:
+        drafter = ReferenceDrafter(drafter.config, drafter.tensors, window=window)
     start = len(text) - 1
     features = target.logits_and_features(text)[1]
     return drafter.propose(features[:start], text[-1], start, lambda _, logits: int(logits.argmax()))
@@ -144,9 +146,9 @@ class Run:
             self.texts[slot] += row.token_ids
 
 
-def opened(name: str, *, runner: str = "eager", params: wire.Params | None = None) -> Run:
+def opened(name: str, *, runner: str = "eager", params: wire.Params | None = None, driver: Driver | None = None) -> Run:
     """Three requests in mid-life, each holding a draft."""
-    run = Run(driver_of(name, runner), params or wire.Params())
+    run = Run(driver or driver_of(name, runner), params or wire.Params())
     for slot in range(3):
         run.open(slot, prompts(name)[slot])
     run.step(dict.fromkeys(range(3), True))

@@ -13,9 +13,12 @@ from ....statemachine import request
 from ..acceptance import FIRST_GUESS
 from ..costs import CostTable
 from ..ledger import Ledger, Request
+from ..step_costs import Kind, StepCosts
 
 SEED_READY = request.State.SEED_READY
 STICK = 0.02  # a row that drafts counts for so much more than one that rests: nobody flaps between equals
+CLOSE = 1.3  # drafting that promises less than so many times the rate of resting is compared to it now and then,
+REST_LEN = 64  # after so many steps, sooner while little is known
 PROBE_LEN = 128  # passes after which a resting row drafts once, to see whether its text became predictable
 
 
@@ -35,25 +38,33 @@ class Auto:
         prior = ledger.acceptance.chances(block_len, [FIRST_GUESS] * block_len)
         decoding = [one for one in rows if one.state is not SEED_READY]
         survivals = [_survival(one, prior, block_len) for one in decoding]
-        newcomer = len(decoding) < len(rows)  # a prompt's last chunk drafts if a request like any other would
-        if newcomer:
-            survivals.append(list(accumulate(prior, lambda a, b: a * b)))
-        lengths = best_lengths(survivals, capacity.costs)
-        wants = lengths[: len(decoding)]
+        factors = ledger.step_costs.factors()
+        wants, advantage = best_lengths(survivals, capacity.costs, factors=factors)
+        if advantage < CLOSE and _rest_is_due(ledger.step_costs):
+            return [0] * len(rows)
         _probe(decoding, wants, block_len)
-        return wants + [lengths[-1] if newcomer else 0] * (len(rows) - len(decoding))
+        if len(decoding) < len(rows):  # a prompt drafts if it will be worth it once all of them decode
+            survivals += [_survival(one, prior, block_len) for one in rows[len(decoding) :]]
+            wants += best_lengths(survivals, capacity.costs, factors=factors)[0][len(decoding) :]
+        return wants
 
 
-def best_lengths(survivals: Sequence[Sequence[float]], costs: CostTable) -> list[int]:
-    """survivals[row][j]: the chance that drafts 0..j all stand. Return a length for each row: one length, or none.
+def best_lengths(
+    survivals: Sequence[Sequence[float]], costs: CostTable, *, factors: Sequence[float] = (1.0, 1.0, 1.0)
+) -> tuple[list[int], float]:
+    """survivals[row][j]: the chance that drafts 0..j all stand. Return a length for each row (one length, or none), and
+    how many times the rate of resting that promises.
+
+    `factors`: what the table's time is multiplied with, by kind of step.
 
     Rows are tried in order of what their whole block promises: the best 1, 2, 4, ... and all of them draft, all by one
     length, as rows of one width attend together. Of all these the most tokens per time wins.
     """
     num_rows = len(survivals)
     if num_rows == 0:
-        return []
-    best_rate, best_size, best_len = num_rows / costs.target(num_rows, num_rows), 0, 0
+        return [], 1.0
+    rest_ns = factors[Kind.REST] * costs.target(num_rows, num_rows)
+    best_rate, best_size, best_len = num_rows / rest_ns, 0, 0
     promises = [list(accumulate(one)) for one in survivals]  # [row][n - 1]: accepted drafts expected of n
     order = sorted(range(num_rows), key=lambda row: (-promises[row][-1] if promises[row] else 0.0, row))
     sizes = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
@@ -63,13 +74,14 @@ def best_lengths(survivals: Sequence[Sequence[float]], costs: CostTable) -> list
         for length in range(1, max(map(len, drafting), default=0) + 1):
             lens = [min(length, len(one)) for one in drafting]
             gain = sum(one[own - 1] for one, own in zip(drafting, lens, strict=True))
-            rate = (num_rows + gain) / (costs.target(num_rows, num_rows + sum(lens)) + block_ns)
+            factor = factors[Kind.WHOLE if lens == [length] * num_rows else Kind.PART]
+            rate = (num_rows + gain) / (factor * (costs.target(num_rows, num_rows + sum(lens)) + block_ns))
             if rate > best_rate:
                 best_rate, best_size, best_len = rate, size, length
     lengths = [0] * num_rows
     for row in order[:best_size]:
         lengths[row] = min(best_len, len(survivals[row]))
-    return lengths
+    return lengths, best_rate * rest_ns / num_rows
 
 
 def _survival(one: Request, prior: Sequence[float], block_len: int) -> list[float]:
@@ -79,6 +91,11 @@ def _survival(one: Request, prior: Sequence[float], block_len: int) -> list[floa
     favour = 1 + STICK if one.held_len > 0 else 1 - STICK
     chances = one.acceptance.chances(most, prior)
     return [favour * survival for survival in accumulate(chances, lambda a, b: a * b)]
+
+
+def _rest_is_due(known: StepCosts) -> bool:
+    """What resting costs only an engine that rests knows: for two steps, as the first one still verifies drafts."""
+    return known.unrested_len >= min(REST_LEN, 8 * (1 + int(known.counts[Kind.REST])))
 
 
 def _probe(decoding: Sequence[Request], wants: list[int], block_len: int) -> None:
