@@ -9,7 +9,7 @@ demo: $(VENV)/ready
 	$(RUN) -m dsparkd demo
 
 test: $(VENV)/ready
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .

@@ -1,6 +1,7 @@
 """`python -m dsparkd COMMAND`: the one place where the torch-free command line and the torch floors meet.
 
-Owns the choice of a worker's backend; torch is loaded only by a worker of a real checkpoint.
+Owns the choice of a worker's backend and the joining of `inspect`, which knows checkpoints; torch is loaded only by a
+worker of a real checkpoint.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from .models.shipped import shipped_pair
-from .scheduler.cli.app import run
+from .scheduler.cli.app import app, run
 from .scheduler.cli.engines import Pair
 from .scheduler.service.logs import configure_logs
 from .scheduler.service.supervisor import TOKEN_VARIABLE
@@ -18,6 +19,9 @@ from .scheduler.trace.scripted_backend import ScriptedBackend, is_scripted
 from .scheduler.wire.messages import Init, Ready, Report, Step
 from .scheduler.wire.workerside import Backend, serve_worker
 from .statemachine.errors import LocalError, Refused
+from .worker.inspect import inspect
+
+app.command()(inspect)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,25 +7,21 @@ the newer `rope_parameters`, `dtype`). Never reads a tensor and never guesses: w
 
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
-from ..statemachine.errors import refuse_all
+from ..statemachine.errors import LocalError, refuse_all
 from .fields import Fields, read_json
+from .layouts import DRAFTER_ARCHITECTURE, TARGET_ARCHITECTURE, UNKNOWN, Layout, foreign, layout_of
 from .rope import RopeScaling, read_rope
 
 BAD_CHECKPOINT = "BAD_CHECKPOINT"
-TARGET_ARCHITECTURE = "Qwen3ForCausalLM"
-DRAFTER_ARCHITECTURE = "Qwen3DSparkModel"
 MARKOV_HEAD_TYPES = ("vanilla", "gated", "rnn")
 DTYPES = ("float32", "bfloat16", "float16")
+SMALLEST_BLOCK = 2
 
-# Why an architecture that looks close enough to try is refused by name.
-FOREIGN = {
-    "DFlashDraftModel": "its mask rows predict the token at their own position, so every draft would be off by one",
-    "Gemma4DSparkModel": "Gemma layers (scaled embeddings, sandwich norms, soft-capped logits) are not supported",
-    "Qwen3Eagle3Model": "it drafts token by token and has no block",
-}
+Config = TypeVar("Config")
 
 
 @attrs.frozen(kw_only=True)
@@ -76,14 +72,10 @@ def load_target_config(folder: Path) -> TargetConfig:
     Raises Refused(BAD_CHECKPOINT) with all problems at once.
     """
     problems: list[str] = []
-    fields = Fields(read_json(folder / "config.json", problems), problems)
-    shared = _read_shared(fields, TARGET_ARCHITECTURE)
-    if fields.flag("use_sliding_window", default=False):
-        fields.wrong("use_sliding_window", "false: a target with sliding-window layers is not supported")
-    _layer_kinds(fields, shared.num_layers, allowed=("full_attention",))
-    eos_token_ids = _read_eos(folder, fields, shared.vocab_size)
+    _, fields = open_config(folder, problems)
+    config = None if fields is None else read_target_config(fields, folder)
     refuse_all(f"target checkpoint {folder}", problems, BAD_CHECKPOINT)
-    return TargetConfig(**attrs.asdict(shared), eos_token_ids=eos_token_ids)
+    return _made(config)
 
 
 def load_drafter_config(folder: Path, target: TargetConfig) -> DrafterConfig:
@@ -92,18 +84,75 @@ def load_drafter_config(folder: Path, target: TargetConfig) -> DrafterConfig:
     Raises Refused(BAD_CHECKPOINT) with all problems at once.
     """
     problems: list[str] = []
-    fields = Fields(read_json(folder / "config.json", problems), problems)
-    shared = _read_shared(fields, DRAFTER_ARCHITECTURE)
-    own = _read_block(fields, target) | _read_heads(fields) | {"sliding_window": _read_window(fields, shared)}
-    for key, value, expected in (
-        ("vocab_size", shared.vocab_size, target.vocab_size),
-        ("hidden_size", shared.hidden_size, target.hidden_size),
-        ("num_target_layers", own["num_target_layers"], target.num_layers),
-    ):
-        if value and value != expected:
-            problems.append(f"{key} = {value}: expected {expected}, as the target has")
+    _, fields = open_config(folder, problems)
+    config = None if fields is None else read_drafter_config(fields, target)
     refuse_all(f"drafter checkpoint {folder}", problems, BAD_CHECKPOINT)
+    return _made(config)
+
+
+def open_config(folder: Path, problems: list[str]) -> tuple[Layout, Fields | None]:
+    """The layout of `folder`, and its config.json under inspection.
+
+    No fields, and one problem noted, for what is no JSON object or of a layout that is refused: what its keys mean is
+    not known here, so nothing else is said of them.
+    """
+    values = read_json(folder / "config.json", problems)
+    if values is None:
+        return UNKNOWN, None
+    layout, key = layout_of(values)
+    if layout.reason is not None:
+        shown = repr(values[key])
+        problems.append(foreign(layout, f"{key} = {shown if len(shown) <= 60 else shown[:57] + '...'}"))
+        return layout, None
+    return layout, Fields(values, problems)
+
+
+def read_target_config(fields: Fields, folder: Path) -> TargetConfig:
+    """A target's configuration; problems are noted in `fields`, and sizes that it does not say are 0."""
+    shared = _read_shared(fields, TARGET_ARCHITECTURE)
+    if fields.flag("use_sliding_window", default=False):
+        fields.wrong("use_sliding_window", "false: a target with sliding-window layers is not supported")
+    _layer_kinds(fields, shared.num_layers, allowed=("full_attention",))
+    eos_token_ids = _read_eos(folder, fields, shared.vocab_size)
+    return TargetConfig(**attrs.asdict(shared), eos_token_ids=eos_token_ids)
+
+
+def read_drafter_config(fields: Fields, target: TargetConfig | None) -> DrafterConfig:
+    """A drafter's configuration, held against its target's where there is one; see `read_target_config`."""
+    shared = _read_shared(fields, DRAFTER_ARCHITECTURE)
+    if shared.tie_word_embeddings:
+        fields.wrong("tie_word_embeddings", "false: a drafter's matrices are copies of its target's, one by one")
+    num_target_layers = fields.positive("num_target_layers")
+    own = {
+        **_read_block(fields, (target or shared).vocab_size or shared.vocab_size),
+        "target_layer_ids": _read_taps(fields, (target.num_layers if target else 0) or num_target_layers),
+        "num_target_layers": num_target_layers,
+        **_read_heads(fields),
+        "sliding_window": _read_window(fields, shared),
+    }
+    if target is not None:
+        _judge_fit(fields, target)
     return DrafterConfig(**attrs.asdict(shared), **own)  # type: ignore[arg-type]
+
+
+def _judge_fit(fields: Fields, target: TargetConfig) -> None:
+    """What DeepSpec copies from the target into its drafter. A size that either does not say is not compared."""
+    for key, expected in (
+        ("hidden_size", target.hidden_size),
+        ("vocab_size", target.vocab_size),
+        ("num_target_layers", target.num_layers),
+        ("num_attention_heads", target.num_heads),
+        ("num_key_value_heads", target.num_kv_heads),
+        ("head_dim", target.head_dim),
+    ):
+        if expected and key not in fields.wrong_keys and fields.values[key] != expected:
+            fields.wrong(key, f"{expected}, as the target has")
+
+
+def _made(config: Config | None) -> Config:
+    if config is None:
+        raise LocalError("a configuration was neither read nor refused")
+    return config
 
 
 def _read_shared(fields: Fields, architecture: str) -> ModelConfig:
@@ -133,50 +182,39 @@ def _read_shared(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _check_architecture(fields: Fields, architecture: str) -> None:
-    found = fields.values.get("architectures")
-    if found != [architecture]:
-        name = str(found[0]) if isinstance(found, list) and found else ""
-        reason = f"; {name} is refused because {FOREIGN[name]}" if name in FOREIGN else ""
-        fields.wrong("architectures", f"['{architecture}']{reason}")
+    if fields.values.get("architectures") != [architecture]:
+        fields.wrong("architectures", f"['{architecture}']")
     if fields.values.get("model_type", "qwen3") != "qwen3":
         fields.wrong("model_type", "'qwen3'")
     if fields.values.get("hidden_act", "silu") != "silu":
         fields.wrong("hidden_act", "'silu'")
     if fields.values.get("quantization_config") is not None:
         fields.wrong("quantization_config", "none: quantised weights are not supported")
-    if "dflash_config" in fields.values:
-        fields.wrong("dflash_config", f"none: upstream DFlash is refused because {FOREIGN['DFlashDraftModel']}")
 
 
 def _read_eos(folder: Path, fields: Fields, vocab_size: int) -> tuple[int, ...]:
     """Stop ids: generation_config.json where it names some, else config.json, else none."""
-    path = folder / "generation_config.json"
-    source = (
-        Fields(read_json(path, fields.problems), fields.problems, prefix="generation_config.")
-        if path.exists()
-        else fields
-    )
-    if source.values.get("eos_token_id") is None:
-        source = fields
+    path, source = folder / "generation_config.json", fields
+    values = read_json(path, fields.problems) if path.exists() else None
+    if values is not None and values.get("eos_token_id") is not None:
+        source = Fields(values, fields.problems, prefix="generation_config.")
     raw = source.values.get("eos_token_id")
     found = [] if raw is None else raw if isinstance(raw, list) else [raw]
     for token_id in found:
-        if type(token_id) is not int or not 0 <= token_id < max(vocab_size, 1):
-            source.wrong("eos_token_id", f"ids in 0..{vocab_size - 1}")
+        if type(token_id) is not int or token_id < 0 or (vocab_size and token_id >= vocab_size):
+            source.wrong("eos_token_id", f"ids in 0..{vocab_size - 1}" if vocab_size else "ids of 0 or more")
             return ()
     return tuple(found)
 
 
-def _read_block(fields: Fields, target: TargetConfig) -> dict[str, object]:
-    mask_token_id = fields.integer("mask_token_id")
-    if mask_token_id is not None and not 0 <= mask_token_id < target.vocab_size:
-        fields.wrong("mask_token_id", f"an id in 0..{target.vocab_size - 1}")
-    return {
-        "block_size": fields.positive("block_size"),
-        "mask_token_id": mask_token_id if mask_token_id is not None else 0,
-        "target_layer_ids": _read_taps(fields, target.num_layers),
-        "num_target_layers": fields.positive("num_target_layers"),
-    }
+def _read_block(fields: Fields, vocab_size: int) -> dict[str, object]:
+    """Block and mask. A block is the anchor and masks: with one row nothing would be drafted side by side."""
+    block_size, mask_token_id = fields.integer("block_size"), fields.integer("mask_token_id")
+    if block_size is not None and block_size < SMALLEST_BLOCK:
+        fields.wrong("block_size", f"{SMALLEST_BLOCK} or more: a block is the anchor and at least one mask")
+    if mask_token_id is not None and (mask_token_id < 0 or (vocab_size and mask_token_id >= vocab_size)):
+        fields.wrong("mask_token_id", f"an id in 0..{vocab_size - 1}" if vocab_size else "an id of 0 or more")
+    return {"block_size": block_size or 0, "mask_token_id": mask_token_id or 0}
 
 
 def _read_taps(fields: Fields, num_target_layers: int) -> tuple[int, ...]:
@@ -187,10 +225,10 @@ def _read_taps(fields: Fields, num_target_layers: int) -> tuple[int, ...]:
         return ()
     if any(later <= earlier for earlier, later in pairwise(raw)):
         fields.wrong("target_layer_ids", "strictly increasing layer ids")
-    if any(not -1 <= tap <= num_target_layers - 2 for tap in raw):
-        fields.wrong(
-            "target_layer_ids", f"ids in -1..{num_target_layers - 2} (-1 the embedding; the last layer is refused)"
-        )
+    last = num_target_layers - 2
+    if any(tap < -1 or (num_target_layers and tap > last) for tap in raw):
+        span = f"-1..{last}" if num_target_layers else "-1 or more"
+        fields.wrong("target_layer_ids", f"ids in {span} (-1 the embedding; the last layer is refused)")
     return tuple(raw)
 
 
@@ -198,10 +236,11 @@ def _read_heads(fields: Fields) -> dict[str, object]:
     rank = fields.integer("markov_rank", default=0)
     if rank is not None and rank < 0:
         fields.wrong("markov_rank", "0 or more")
-    kind = fields.choice("markov_head_type", MARKOV_HEAD_TYPES) if rank else None
+        rank = None
+    kind = fields.choice("markov_head_type", MARKOV_HEAD_TYPES) if rank != 0 else None
     confidence = fields.flag("enable_confidence_head", default=False)
     with_markov = fields.flag("confidence_head_with_markov", default=False) and confidence
-    if with_markov and not rank:
+    if with_markov and rank == 0:
         fields.wrong("confidence_head_with_markov", "false when markov_rank is 0")
     return {
         "markov_rank": rank or 0,

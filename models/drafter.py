@@ -28,7 +28,7 @@ class Proposal:
 
 
 class DSparkDrafter:
-    """Weights of a Qwen3DSparkModel under its checkpoint's names (see `checkpoint.drafter_shapes`)."""
+    """Weights of a Qwen3DSparkModel under its checkpoint's names (see `shapes.drafter_shapes`)."""
 
     def __init__(
         self,

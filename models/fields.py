@@ -10,35 +10,38 @@ from pathlib import Path
 from typing import Any
 
 
-def read_json(path: Path, problems: list[str]) -> dict[str, Any]:
-    """The object in `path`, or an empty one with a problem noted (absent, unreadable, not an object)."""
+def read_json(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    """The object in `path`, or None with a problem noted (absent, unreadable, not an object)."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         problems.append(f"{path.name}: expected a file in {path.parent}, found none")
-        return {}
+        return None
     except (OSError, ValueError, RecursionError) as error:
         problems.append(f"{path.name}: expected readable JSON, found {error}")
-        return {}
+        return None
     if not isinstance(value, dict):
         problems.append(f"{path.name}: expected a JSON object, found {type(value).__name__}")
-        return {}
+        return None
     return value
 
 
 class Fields:
     """One JSON object under inspection. A failed read notes a problem and returns a harmless stand-in.
 
-    Nothing built from stand-ins survives: the caller refuses when `problems` is not empty.
+    Nothing built from stand-ins is served: the caller refuses when `problems` is not empty. `wrong_keys` says for which
+    keys a stand-in may have been returned.
     """
 
     def __init__(self, values: Mapping[str, Any], problems: list[str], *, prefix: str = "") -> None:
         self.values = values
         self.problems = problems
         self.prefix = prefix
+        self.wrong_keys: set[str] = set()
 
     def wrong(self, key: str, expectation: str) -> None:
         """Note that `key` does not hold what was expected."""
+        self.wrong_keys.add(key)
         found = repr(self.values[key]) if key in self.values else "absent"
         self.problems.append(f"{self.prefix}{key} = {found}: expected {expectation}")
 

@@ -16,7 +16,7 @@ from .layers import Attend, Norm, RotaryTable, layers_of, table_of
 
 
 class Qwen3Target:
-    """Weights of a Qwen3ForCausalLM under its checkpoint's names (see `checkpoint.target_shapes`)."""
+    """Weights of a Qwen3ForCausalLM under its checkpoint's names (see `shapes.target_shapes`)."""
 
     def __init__(
         self, config: TargetConfig, tensors: Mapping[str, Tensor], *, dtype: torch.dtype, device: torch.device

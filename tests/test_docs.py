@@ -42,12 +42,22 @@ def test_every_noise_vector_is_on_the_page() -> None:
         assert "| " + " | ".join(map(repr, vector)) + " |" in text
 
 
-def test_every_fault_names_tests_that_exist_and_every_numbered_test_is_listed() -> None:
-    existing = {
+def existing_tests() -> set[str]:
+    return {
         name
         for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
     }
+
+
+def test_every_property_names_tests_that_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "invariants.md").read_text()))
+    assert named
+    assert named <= existing_tests()
+
+
+def test_every_fault_names_tests_that_exist_and_every_numbered_test_is_listed() -> None:
+    existing = existing_tests()
     named = set(re.findall(r"`(test_\w+)`", (DOCS / "faults.md").read_text()))
     assert named <= existing
     assert {name for name in existing if re.match(r"test_l\d{3}_", name)} <= named

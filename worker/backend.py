@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 import torch
 
-from ..models.checkpoint import load_drafter, load_target
+from ..models.checkpoint import load_pair
 from ..models.drafter import DSparkDrafter
 from ..models.target import Qwen3Target
 from ..scheduler.wire import messages as wire
@@ -49,9 +49,10 @@ class TorchBackend:
         _judge_words(init)
         torch.set_num_threads(init.num_threads)
         dtype, device = DTYPES[init.dtype], torch.device(init.device)
-        self.target = load_target(Path(init.target), dtype=dtype, device=device)
-        if init.drafter is not None:
-            self.drafter = load_drafter(Path(init.drafter), self.target, dtype=dtype, device=device)
+        drafter = None if init.drafter is None else Path(init.drafter)
+        pair = load_pair(Path(init.target), drafter, dtype=dtype, device=device)
+        self.target, self.drafter = pair.target, pair.drafter
+        self.warnings += pair.warnings
         self._judge_lengths(init)
 
     def warm(self) -> wire.Ready:

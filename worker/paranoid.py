@@ -20,7 +20,7 @@ from .batch import Job
 from .phases import Phases
 from .windows import Store, Tenancy, Window, Windows
 
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
+BITS = {2: torch.int16, 4: torch.int32}  # by bytes of an element
 
 
 class Violation(StepFailed):
@@ -50,9 +50,7 @@ class WatchedStore(Store):
 
     def sums(self, slot: int, cells: slice | Tensor) -> Tensor:
         """One checksum, of all layers, for each of a slot's `cells`: [cells] int64."""
-        rows = self.rows[:, slot, :, cells]
-        bits = rows.view(BITS[rows.element_size()]).to(torch.int32)
-        return (bits * self.weights).sum((0, 1, 3), dtype=torch.int64)
+        return (_bits(self.rows[:, slot, :, cells]) * self.weights).sum((0, 1, 3), dtype=torch.int64)
 
     def index(self, slots: Tensor, positions: Tensor) -> Tensor:
         self._check(slots, positions)
@@ -113,7 +111,7 @@ class WatchedStore(Store):
 
 @attrs.frozen
 class Record:
-    """What was readable of a window at some time: counters, and a checksum of each row from its first position on."""
+    """What was readable of a window at some time: counters and a checksum of each row from the first one on."""
 
     counters: tuple[int | None, ...]
     target: Tensor
@@ -234,7 +232,8 @@ class WatchedWindows(Windows):
 
     def _record(self, slot: int, window: Window) -> Record:
         """Raises `Violation` when the counters contradict each other."""
-        counters = (window.epoch, window.length, window.context_len, window.pending_len, window.anchor)
+        waiting = sum(int(_bits(part).sum()) for part in window.pending)
+        counters = (window.epoch, window.length, window.context_len, window.pending_len, waiting, window.anchor)
         pending_len = sum(len(part) for part in window.pending)
         if window.length != window.context_len + pending_len or pending_len != window.pending_len:
             problem = f"{window.context_len} rows of context and {pending_len} pending are not {window.length}"
@@ -278,6 +277,11 @@ class WatchedPhases(Phases):
     def draft(self, jobs: Sequence[Job]) -> None:
         with self.windows.resting([job.slot for job in jobs]):
             super().draft(jobs)
+
+
+def _bits(values: Tensor) -> Tensor:
+    """The bits of each number as an integer: equal iff the numbers are the same to the bit, poison included."""
+    return values.view(BITS[values.element_size()]).to(torch.int32)
 
 
 def _capturing(tensor: Tensor) -> bool:

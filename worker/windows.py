@@ -230,7 +230,10 @@ class Windows:
     def _readable(self, window: Window) -> list[tuple[Store, slice | Tensor]]:
         """The stores, each with the cells that hold the window's rows."""
         target = (self.target, slice(0, window.length))
-        return [target] if self.context is None else [target, (self.context, self.context_cells(window))]
+        if self.context is None:
+            return [target]
+        wraps = self.first_context(window) > 0
+        return [target, (self.context, self.context_cells(window) if wraps else slice(0, window.context_len))]
 
     def head(self, window: Window, keep_len: int, *, epoch: int | None) -> Window:
         """`Window.head` with this worker's ring."""

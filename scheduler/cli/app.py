@@ -20,7 +20,9 @@ from .docs import docs
 from .engines import Pair
 from .generate import generate
 from .machines import machines
+from .replay import replay
 from .serve import serve
+from .trace import trace
 
 app = typer.Typer(
     name="dsparkd",
@@ -38,6 +40,8 @@ app.command()(check)
 app.command()(costs)
 app.command()(calibrate)
 app.command()(docs)
+app.command()(replay)
+app.add_typer(trace, name="trace")
 
 
 def run(pair: Pair, argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ...statemachine.errors import Refused
 from ..service.calibration_files import Calibration, write_calibration
-from ..trace.calibration import Position, calibrated, rounds
+from ..trace.calibration import Position, calibrated
+from ..trace.rounds import models_of, rounds
 from ..wire.client import Client
 from .files import writable
 from .line_chart import Line, line_chart
@@ -23,7 +24,7 @@ MODELS = ("target", "drafter")  # of an engine's fingerprint: what a calibration
 
 
 def calibrate(
-    record: Annotated[Path, typer.Argument(metavar="RECORD", help="JSONL that `generate --passes --output` wrote.")],
+    record: Annotated[Path, typer.Argument(metavar="RECORD", help="A trace, or `generate --passes --output` rows.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Write it for the setting `confidence_calibration`.")],
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the errors before and after.")
@@ -36,7 +37,7 @@ def calibrate(
     recorded = list(rounds(record))
     writable(output, "--output")
     writable(plot, "--plot")
-    fingerprint = {} if connect is None else _models(connect)
+    fingerprint = _models(connect, record)
     found = calibrated(recorded)
     made = Calibration(
         dsparkd=version(_PACKAGE),
@@ -55,12 +56,16 @@ def calibrate(
         Console(stderr=True).print(note, style="dim", markup=False, highlight=False)
 
 
-def _models(connect: str) -> dict[str, str]:
-    with Client(connect) as client:
-        table = client.stats()["cost_table"]
-    if table is None:
-        raise Refused("NO_COST_TABLE", f"--connect {connect}: the engine has no cost table, so it names no models")
-    return {key: value for key, value in table["fingerprint"].items() if key in MODELS}
+def _models(connect: str | None, record: Path) -> dict[str, str]:
+    if connect is None:
+        known = models_of(record)
+    else:
+        with Client(connect) as client:
+            table = client.stats()["cost_table"]
+        if table is None:
+            raise Refused("NO_COST_TABLE", f"--connect {connect}: the engine has no cost table, so it names no models")
+        known = table["fingerprint"]
+    return {key: value for key, value in known.items() if key in MODELS}
 
 
 def _table(found: list[Position], num_rounds: int) -> Table:

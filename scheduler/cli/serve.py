@@ -30,6 +30,7 @@ def serve(
     paranoid: Annotated[
         bool | None, typer.Option("--paranoid", help="Watch every window for stale rows, at twice the time of a step.")
     ] = None,
+    trace: Annotated[str | None, typer.Option("--trace", help="Record to this new file, or into this FOLDER/.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as TOML.")
     ] = None,
@@ -46,6 +47,7 @@ def serve(
         "num_slots": num_slots,
         "policy": policy,
         "cost_table": cost_table,
+        "trace": trace,
         "paranoid": paranoid,
         "confidence_calibration": confidence_calibration,
     }

@@ -91,6 +91,10 @@ class Settings:
     runner: str = _setting("eager", _one_of("eager", "static", "cuda"))
     measure_costs: bool = _setting(True, _FLAG)
     cost_table: str | None = _setting(None, _optional(_TEXT))
+    trace: str | None = _setting(None, _optional(_TEXT))
+    trace_outputs: str = _setting("digest", _one_of("digest", "full"))
+    trace_segment_mb: int = _setting(256, _integer(1))
+    trace_redact: str | None = _setting(None, _optional(_TEXT))
     paranoid: bool = _setting(False, _FLAG)
     confidence_calibration: str | None = _setting(None, _optional(_TEXT))
 

@@ -11,6 +11,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from .cost_files import read_costs
 from .policy_settings import KEYS, check_policy
 from .supervisor import Supervisor
 from .text import Tokenizer, tokenizer_beside
+from .trace_writer import open_trace
 from .translate import Client, Translate
 from .workers import WorkerEdge, WorkerOutput
 
@@ -48,10 +50,12 @@ class Service:
         self.core = Core(settings.limits(), _only_policy(settings, policy))
         self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
         self._costs = None if settings.cost_table is None else read_costs(Path(settings.cost_table))
+        self._trace = open_trace(settings, self.core, own_policy=policy is not None)
+        self._taken: list[tuple[events.Input, list[results.Output], str | None]] = []  # in this turn, for the trace
         self._signals: list[int] = []
         self._finished = False
         self._was_ready = False
-        self._stopping = False
+        self._stopping = self._closing = False
         self._folder = tempfile.mkdtemp(prefix="dsparkd-")
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
@@ -126,15 +130,15 @@ class Service:
         for output in outputs:
             self.worker.obey(output)
         self.clients.send()
+        self._write_trace()
         self.worker.ping(now_ns)
 
     def stop_from_signal(self, number: int, frame: Any) -> None:
         """A signal handler: the first SIGTERM drains, everything after it stops."""
         self._signals.append(number)
-        try:
-            os.write(self._wake_write, b"s")
-        except BlockingIOError:
-            return  # it is awake
+        if not self._closing:
+            with suppress(BlockingIOError):  # it is awake
+                os.write(self._wake_write, b"s")
 
     def install_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -142,11 +146,15 @@ class Service:
 
     def close(self) -> None:
         """Kill the worker, say the last words, remove what was made. Idempotent is not needed: `run` calls it once."""
+        self._closing = True  # a signal from here on changes nothing
         self.worker.close()
         self.clients.close("; ".join(self.core.health()[3]) or "the engine has ended")
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._context.term()
+        if self._trace is not None:
+            self._write_trace()
+            self._trace.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # ---- parts of a turn ----------------------------------------------------------------------------------------
@@ -165,13 +173,33 @@ class Service:
     def _feed(self, inputs: Iterable[events.Input], outputs: list[WorkerOutput]) -> None:
         """Let the core handle each input before the next is made, and settle names in between."""
         for event in inputs:
-            for output in self.core.handle(event):
+            for output in self._handle(event):
                 if isinstance(output, _FOR_WORKER):
                     outputs.append(output)
                 elif isinstance(output, results.EngineStopped):
                     self._finished = True
                 else:
                     self.clients.take(output)
+
+    def _handle(self, event: events.Input) -> list[results.Output]:
+        if self._trace is None:
+            return self.core.handle(event)
+        try:
+            outputs = self.core.handle(event)
+        except BaseException as error:
+            self._write_trace()
+            self._trace.failed(event, error)
+            raise
+        name = self.translate.records[event.request].request_id if type(event) is events.Submit else None
+        self._taken.append((event, outputs, name))
+        return outputs
+
+    def _write_trace(self) -> None:
+        if self._trace is not None:
+            for event, outputs, name in self._taken:
+                self._trace.took(event, outputs, name=name)
+            self._taken.clear()
+            self._trace.end_turn()
 
     def _do(self, outputs: Iterable[results.Output]) -> None:
         for output in outputs:
@@ -210,6 +238,8 @@ class Service:
         log.info("worker_ready", session=ready.session, block_len=ready.block_len, lost=list(ready.lost))
         self._costs = self._costs or ready.costs
         self.translate.vocab_size = ready.vocab_size
+        if self._trace is not None:
+            self._trace.know_vocabulary(ready.vocab_size)
         self.translate.eos_token_ids = frozenset(ready.eos_token_ids)
 
     def _welcome(self, client: Client) -> wire.Welcome:

@@ -1,29 +1,19 @@
 """Sequential temperature scaling of the confidence head: recorded rounds in, one temperature for each position out.
 
-Owns the reader of rounds and the arithmetic (algorithm: positions in order, each temperature the one of a grid with the
+Owns the arithmetic (algorithm: positions in order, each temperature the one of a grid with the
 least expected calibration error of the product so far). `cli/calibrate.py` shows and writes what comes out.
 """
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import attrs
-import msgspec
 
 from ...statemachine.errors import Refused
 from ..core.policies.confidence import chance, survival
+from .rounds import Round
 
 NUM_BINS = 20
 GRID = tuple(2 ** (step / 8) for step in sorted(range(-24, 33), key=abs))  # 1/8 to 16, nearest to 1 first
-
-
-@attrs.frozen
-class Round:
-    """One verify pass: logits of the block's positions in order, how many were verified, how many of these stood."""
-
-    confidence_logits: tuple[float, ...]
-    draft_len: int
-    accepted_len: int
 
 
 @attrs.frozen(kw_only=True)
@@ -49,48 +39,6 @@ class Bin:
     count: int
     predicted: float
     stood: float
-
-
-class _Pass(msgspec.Struct):
-    draft_token_ids: list[int]
-    accepted_len: int
-    emitted_token_ids: list[int]
-    confidence_logits: list[float] | None = None
-
-
-class _Row(msgspec.Struct):
-    passes: list[_Pass]
-
-
-def rounds(path: Path) -> Iterator[Round]:
-    """Read what `dsparkd generate --passes --output` wrote. Raises `Refused` (BAD_CONFIG) naming the line.
-
-    Passes without a draft or without confidences are left out. Where the output was cut by a stop or a limit, what
-    stood behind the cut is not known, so the round ends there.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused("BAD_CONFIG", f"record {path}: cannot be read: {error}") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line, type=_Row)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            said = f"record {path}, line {number}: {error}: expected a row of `generate --passes`"
-            raise Refused("BAD_CONFIG", said) from error
-        for one in row.passes:
-            if not (0 <= one.accepted_len <= len(one.draft_token_ids)) or _is_short(one):
-                raise Refused("BAD_CONFIG", f"record {path}, line {number}: {one}: lengths that do not fit each other")
-            cut = len(one.emitted_token_ids) == one.accepted_len
-            draft_len = one.accepted_len if cut else len(one.draft_token_ids)
-            if draft_len and one.confidence_logits:
-                yield Round(tuple(one.confidence_logits[:draft_len]), draft_len, one.accepted_len)
-
-
-def _is_short(one: _Pass) -> bool:
-    return one.confidence_logits is not None and len(one.confidence_logits) < len(one.draft_token_ids)
 
 
 def calibrated(recorded: Sequence[Round]) -> list[Position]:

@@ -12,7 +12,8 @@ from dsparkd.scheduler.core.policies.confidence import Confidence, chance
 from dsparkd.scheduler.service.calibration_files import Calibration, read_calibration, write_calibration
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.service.loop import Service
-from dsparkd.scheduler.trace.calibration import GRID, Round, calibrated, ece, fit, rounds
+from dsparkd.scheduler.trace.calibration import GRID, calibrated, ece, fit
+from dsparkd.scheduler.trace.rounds import Round, rounds
 from dsparkd.statemachine.errors import Refused
 from hypothesis import given, settings
 from hypothesis import strategies as st

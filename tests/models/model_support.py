@@ -70,6 +70,25 @@ def shipped() -> Pair:
     return load_pair(paths.target, paths.drafter)
 
 
+@torch.inference_mode()
+def assert_twins_agree(pair: Pair, prompt: list[int], *, anchor: int = 9) -> None:
+    """The fast path and the reference give the same logits, features, block, drafts and confidences after `prompt`."""
+    cache = TinyCache(pair)
+    (logits,), (features,) = cache.run([prompt], [0])
+    expected, expected_features = pair.reference_target.logits_and_features(prompt)
+    # Logits reach 20, so the bound is relative to their size.
+    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    torch.testing.assert_close(features, expected_features, atol=TOLERANCE, rtol=TOLERANCE)
+    cache.write_context(0, features, 0)
+    hidden, proposal = cache.propose([anchor], [len(prompt)])
+    draft = pair.reference_drafter.propose(expected_features, anchor, len(prompt), lambda _, row: int(row.argmax()))
+    torch.testing.assert_close(hidden[0], draft.hidden, atol=TOLERANCE, rtol=TOLERANCE)
+    assert proposal.token_ids[0].tolist() == draft.token_ids
+    assert (proposal.confidence_logits is None) == (draft.confidence_logits is None)
+    if proposal.confidence_logits is not None:
+        torch.testing.assert_close(proposal.confidence_logits[0], draft.confidence_logits, atol=1e-4, rtol=TOLERANCE)
+
+
 class TinyCache:
     """Windows of a few rows for the fast path: every row keeps its own length, nothing is shared or reused."""
 

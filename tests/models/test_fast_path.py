@@ -10,7 +10,7 @@ from dsparkd.models.reference import ReferenceDrafter, ReferenceTarget, attentio
 from dsparkd.models.shipped import shipped_pair
 from dsparkd.models.target import Qwen3Target
 from dsparkd.statemachine.errors import LocalError
-from model_support import CPU, NAMES, TOLERANCE, Pair, TinyCache, golden, shipped
+from model_support import CPU, NAMES, TOLERANCE, Pair, TinyCache, assert_twins_agree, golden, shipped
 
 PROMPT = [5, 80, 41, 3, 200, 17, 90, 90, 2, 131, 64, 7, 33]
 
@@ -24,23 +24,8 @@ def pair_of(name: str) -> Pair:
 
 
 @pytest.mark.parametrize("name", pairs())
-@torch.inference_mode()
 def test_fast_equals_reference(name: str) -> None:
-    pair = pair_of(name)
-    cache = TinyCache(pair)
-    (logits,), (features,) = cache.run([PROMPT], [0])
-    expected, expected_features = pair.reference_target.logits_and_features(PROMPT)
-    # The shipped pair's logits reach 20, so the bound is relative to their size.
-    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    torch.testing.assert_close(features, expected_features, atol=TOLERANCE, rtol=TOLERANCE)
-    cache.write_context(0, features, 0)
-    hidden, proposal = cache.propose([9], [len(PROMPT)])
-    draft = pair.reference_drafter.propose(expected_features, 9, len(PROMPT), lambda _, row: int(row.argmax()))
-    torch.testing.assert_close(hidden[0], draft.hidden, atol=TOLERANCE, rtol=TOLERANCE)
-    assert proposal.token_ids[0].tolist() == draft.token_ids
-    assert (proposal.confidence_logits is None) == (draft.confidence_logits is None)
-    if proposal.confidence_logits is not None:
-        torch.testing.assert_close(proposal.confidence_logits[0], draft.confidence_logits, atol=1e-4, rtol=TOLERANCE)
+    assert_twins_agree(pair_of(name), PROMPT)
 
 
 def random_pair(scaling: dict[str, float | str] | None) -> Pair:

@@ -1,0 +1,126 @@
+"""`dsparkd trace show|stats|cut|export`: what stands in a trace, part of it, and all of it as JSON lines.
+
+Owns the presentation; `trace/` reads and cuts. docs/traces.md names every field.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ...statemachine.errors import Refused
+from ..core import events
+from ..service.packing import as_map, pack
+from ..trace.cutting import cut as cut_trace
+from ..trace.reading import Event, Failure, Header, Snapshot, files_of, read_trace
+from ..trace.replay import replay
+
+trace = typer.Typer(help="Look into traces, cut them, export them.", no_args_is_help=True)
+TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file, or a folder of them.")]
+
+
+@trace.command()
+def show(
+    path: TraceFile,
+    begin: Annotated[int, typer.Option("--from", min=0, help="The first input to show.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 40,
+) -> None:
+    """Print the header and some inputs, one a line."""
+    console = Console(soft_wrap=True)
+    index = 0
+    for entry in read_trace(path):
+        if isinstance(entry, Header):
+            limits = entry.limits
+            console.print(
+                f"segment {entry.segment}, dsparkd {entry.dsparkd}, policy {entry.policy.get('name')}, "
+                f"{limits.num_slots} slots of {limits.max_model_len}, outputs {entry.outputs}"
+                f"{', redacted' if entry.redacted else ''}",
+                highlight=False,
+            )
+        elif isinstance(entry, Failure):
+            console.print(f"the engine ended: {entry.error}", markup=False, highlight=False)
+        elif isinstance(entry, Event):
+            if begin <= index < begin + limit:
+                known = "" if entry.name is None else f"  ({entry.name})"
+                console.print(f"{index:8} {pack(entry.input)}{known}", markup=False, highlight=False)
+            index += 1
+
+
+@trace.command()
+def stats(path: TraceFile) -> None:
+    """Replay and print what it sums up to: inputs by kind, requests, steps, drafts."""
+    kinds: Counter[str] = Counter()
+    values: dict[str, Any] = {}
+    for step in replay(path):
+        kinds[type(step.event.input).__name__] += 1
+        core = step.core
+    if not kinds:
+        raise Refused("BAD_FILE", f"{path}: holds no input")
+    values = core.totals.values(core.ledger.requests.values())
+    table = Table(show_header=False)
+    size = sum(file.stat().st_size for file in files_of(path))
+    table.add_row("bytes", str(size))
+    for name, count in kinds.most_common():
+        table.add_row(f"inputs: {name}", str(count))
+    for name in ("accepted", "ended", "steps", "step_rows", "step_faults", "tokens_emitted", "passes", "zero_passes"):
+        table.add_row(name, str(values[name]))
+    for name in ("tokens_drafted", "tokens_verified", "tokens_accepted", "prefix_tokens_reused"):
+        table.add_row(name, str(values[name]))
+    drafting = values["passes"] - values["zero_passes"]
+    table.add_row("acceptance_length", f"{values['emitted_drafting'] / drafting:.3f}" if drafting else "-")
+    Console().print(table)
+
+
+@trace.command()
+def cut(
+    path: TraceFile,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The new trace file.")],
+    begin: Annotated[int, typer.Option("--from", min=0, help="The first input to keep.")] = 0,
+    until: Annotated[int | None, typer.Option("--until", min=1, help="The first input to leave out.")] = None,
+) -> None:
+    """Write some of a trace's inputs as a trace of its own, which replays from a snapshot."""
+    count = cut_trace(path, output, begin=begin, until=until)
+    Console().print(f"{output}: {count} inputs", highlight=False)
+
+
+@trace.command()
+def export(
+    path: TraceFile,
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON lines.")],
+    outputs: Annotated[bool, typer.Option("--outputs", help="Replay, and write what the core says as well.")] = False,
+) -> None:
+    """Write one JSON object a line: the header, then each input."""
+    try:
+        with output.open("x", encoding="utf-8") as file:
+            lines = _replayed_lines(path) if outputs else _lines(path)
+            for line in lines:
+                file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise Refused("BAD_CONFIG", f"--output {output}: expected a new file: {error}") from error
+
+
+def _lines(path: Path) -> Any:
+    index = 0
+    for entry in read_trace(path):
+        if isinstance(entry, Header):
+            yield {"kind": "header", "segment": entry.segment, "policy": entry.policy, "limits": pack(entry.limits)[1:]}
+        elif isinstance(entry, Event):
+            yield _line(index, entry.input, name=entry.name)
+            index += 1
+        elif isinstance(entry, Snapshot):
+            yield {"kind": "snapshot"}
+
+
+def _replayed_lines(path: Path) -> Any:
+    for step in replay(path):
+        said = [as_map(one) for one in step.outputs]
+        yield {**_line(step.index, step.event.input, name=step.event.name), "outputs": said, "same": step.same}
+
+
+def _line(index: int, one: events.Input, *, name: str | None) -> dict[str, Any]:
+    line = {"kind": "input", "index": index, **as_map(one)}
+    return line if name is None else {**line, "request_id": name}

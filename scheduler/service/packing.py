@@ -1,0 +1,169 @@
+"""The core's inputs and outputs as plain values and back: what traces hold, and what their digests are taken of.
+
+Owns the spelling: an object is `[class name, field, field, ...]` in the order of its fields, a frozen set is a sorted
+list. Reading back judges every field by its type: whatever a file holds, it becomes such an object or a `Refused`.
+"""
+
+import types
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Union, get_args, get_origin
+
+import attrs
+import msgspec
+
+from ...statemachine.errors import Refused
+from ..core import acceptance, costs, events, limits, results, step_costs
+
+Pack = Callable[[Any], Any]
+Tokens = Sequence[int]  # for each token id another one: a redacted trace
+
+MODULES = (events, results, limits, costs, acceptance, step_costs)
+CLASSES: dict[str, type[Any]] = {
+    made.__name__: made
+    for module in MODULES
+    for made in vars(module).values()
+    if isinstance(made, type) and attrs.has(made)
+}
+PLAIN = (int, float, str, bool, type(None))
+TOKEN_FIELDS = ("prompt", "token_ids", "stop_token_ids", "draft_token_ids")
+
+
+def pack(value: Any) -> Any:
+    """Return an object as lists and plain values."""
+    return _PLAIN[type(value)](value)
+
+
+class Packing:
+    """`pack` with every token id replaced by `tokens[id]`."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._packers = _packers(tokens)
+
+    def pack(self, value: Any) -> Any:
+        return self._packers[type(value)](value)
+
+
+def as_map(value: Any) -> Any:
+    """Return an object as a map for people: its class under `type`, then its fields by name."""
+    if attrs.has(type(value)):
+        fields = {field.name: as_map(getattr(value, field.name)) for field in attrs.fields(type(value))}
+        return {"type": type(value).__name__, **fields}
+    if isinstance(value, list | tuple):
+        return [as_map(one) for one in value]
+    return sorted(value) if isinstance(value, frozenset) else value
+
+
+def unpack(value: Any) -> Any:
+    """Return the object that `pack` made `value` of. Raises `Refused` (BAD_FILE) naming what is wrong."""
+    if type(value) is not list or not value or type(value[0]) is not str or value[0] not in CLASSES:
+        raise Refused("BAD_FILE", f"{_glance(value)}: expected [class name, fields ...]")
+    made = CLASSES[value[0]]
+    fields = attrs.fields(made)
+    if len(value) != len(fields) + 1:
+        raise Refused("BAD_FILE", f"{made.__name__} with {len(value) - 1} fields: expected {len(fields)}")
+    try:
+        values = [read(one) for read, one in zip(_READERS[made], value[1:], strict=True)]
+        if fields and fields[0].kw_only:
+            return made(**{field.name: one for field, one in zip(fields, values, strict=True)})
+        return made(*values)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        raise Refused("BAD_FILE", f"{made.__name__}: {error}") from error
+
+
+# ---- packing ------------------------------------------------------------------------------------------------------
+
+
+Packers = dict[type[Any], Pack]
+
+
+def _packers(tokens: Tokens | None = None) -> Packers:
+    packers: Packers = {}
+    for made in CLASSES.values():
+        packers[made] = _packer(made, packers, tokens)
+    return packers
+
+
+def _packer(made: type[Any], packers: Packers, tokens: Tokens | None) -> Pack:
+    """Fields that hold nothing but plain values go as they are; those that may hold objects are looked at."""
+    name = made.__name__
+    fields = attrs.fields(made)
+    names = [one.name for one in fields]
+    deep = [index + 1 for index, one in enumerate(fields) if _holds_objects(one.type)]
+    ids = [index + 1 for index, one in enumerate(names) if tokens is not None and one in TOKEN_FIELDS]
+    get = attrgetter(*names) if len(names) > 1 else None
+
+    def packed(value: Any) -> list[Any]:
+        line = [name, *(get(value) if get is not None else [getattr(value, one) for one in names])]
+        for index in ids:
+            line[index] = _renamed(line[index], tokens)
+        for index in deep:
+            line[index] = _deep(line[index], packers)
+        return line
+
+    return packed
+
+
+def _renamed(value: Any, tokens: Any) -> Any:
+    """`value` is None or a list, tuple or frozen set of token ids."""
+    return None if value is None else type(value)(tokens[one] for one in value)
+
+
+def _deep(value: Any, packers: Packers) -> Any:
+    kind = type(value)
+    if kind in PLAIN or kind is dict:
+        return value
+    if kind is list or kind is tuple:
+        return [_deep(one, packers) for one in value]
+    if kind is frozenset:
+        return sorted(value)
+    return packers[kind](value)
+
+
+def _holds_objects(kind: Any) -> bool:
+    parts = get_args(kind)
+    if parts:
+        return get_origin(kind) is frozenset or any(map(_holds_objects, parts))
+    return attrs.has(kind) if isinstance(kind, type) else False
+
+
+# ---- reading back -------------------------------------------------------------------------------------------------
+
+
+def _reader(kind: Any) -> Pack:
+    """A function that makes a field of this type of a plain value."""
+    parts, origin = get_args(kind), get_origin(kind)
+    if not _holds_objects(kind) or origin is frozenset:
+        return lambda value: msgspec.convert(value, kind)
+    if origin is list or origin is tuple:
+        one = _reader(parts[0])
+        many = list if origin is list else tuple
+        return lambda value: many([one(part) for part in _as_list(value)])
+    if origin is Union or isinstance(kind, types.UnionType):
+        optional = type(None) in parts
+        return lambda value: None if optional and value is None else _of(value, parts)
+    return lambda value: _of(value, (kind,))
+
+
+def _of(value: Any, kinds: tuple[Any, ...]) -> Any:
+    made = unpack(value)
+    if type(made) not in kinds:
+        raise TypeError(f"found {type(made).__name__}, expected {' or '.join(one.__name__ for one in kinds)}")
+    return made
+
+
+def _as_list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError(f"found {_glance(value)}, expected a list")
+    return value
+
+
+def _glance(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:80] + "..."
+
+
+for _made in CLASSES.values():
+    attrs.resolve_types(_made)
+_PLAIN = _packers()
+_READERS = {made: [_reader(one.type) for one in attrs.fields(made)] for made in CLASSES.values()}

@@ -1,0 +1,79 @@
+"""Records in a file: length, checksum, payload, one after another behind a magic word; append-only.
+
+Owns the bytes, and what of a damaged file can still be told; never what a payload means. Traces are made of it.
+A record is `length (u32) | crc32 of the payload (u32) | payload`, little-endian. Whatever bytes a file holds, reading
+it takes no more memory than its longest record may have.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from io import BufferedIOBase, BufferedReader, BufferedWriter
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ...statemachine.errors import Refused
+
+HEAD = struct.Struct("<II")
+MAX_RECORD_BYTES = 64 * 1024 * 1024
+
+
+class RecordWriter:
+    """Appends records to a new file; `path` must not exist. Errors of the disk are `OSError`s of the caller's."""
+
+    def __init__(self, path: Path, magic: bytes) -> None:
+        self.path = path
+        self._file: BufferedWriter = path.open("xb")
+        self._file.write(magic)
+        self.num_bytes = len(magic)
+
+    def append(self, payload: bytes) -> None:
+        if len(payload) > MAX_RECORD_BYTES:
+            raise ValueError(f"{self.path}: a record of {len(payload)} bytes, expected at most {MAX_RECORD_BYTES}")
+        self._file.write(HEAD.pack(len(payload), zlib.crc32(payload)))
+        self._file.write(payload)
+        self.num_bytes += HEAD.size + len(payload)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def read_records(path: Path, magic: bytes) -> Iterator[bytes]:
+    """Yield payloads in order. A torn tail (the writer was killed) ends the file quietly; everything else that is wrong
+    raises `Refused` (BAD_FILE) with its position in bytes."""
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(magic))
+            if found != magic:
+                raise Refused("BAD_FILE", f"{path}: begins with {found!r}, expected {magic!r}")
+            yield from _records(path, file)
+    except OSError as error:
+        raise Refused("BAD_FILE", f"{path}: cannot be read: {error}") from error
+
+
+def _records(path: Path, file: BufferedReader | BufferedIOBase) -> Iterator[bytes]:
+    at = file.tell()
+    while len(head := file.read(HEAD.size)) == HEAD.size:
+        length, checksum = HEAD.unpack(head)
+        if length > MAX_RECORD_BYTES:
+            message = f"{path} at byte {at}: a record of {length} bytes, expected at most {MAX_RECORD_BYTES}"
+            raise Refused("BAD_FILE", message)
+        payload = file.read(length)
+        if len(payload) < length:
+            return
+        if zlib.crc32(payload) != checksum:
+            if not file.read(1):
+                return  # the last record, half written
+            raise Refused("BAD_FILE", f"{path} at byte {at}: the checksum of a record of {length} bytes is wrong")
+        yield payload
+        at += HEAD.size + length
