@@ -1,8 +1,8 @@
 """The readable twin: batch 1, no cache, no fused weight, everything recomputed from scratch at each call.
 
 Owns a second, slow statement of what target, drafter and the draft-and-verify loop compute; tests hold the fast path
-against it. Never used for serving. Tensors carry the checkpoint's names; they are computed
-with in the dtype they come in.
+against it. Never used for serving. Tensors carry the checkpoint's names; they are computed with in the dtype they
+come in.
 """
 
 from collections.abc import Callable, Mapping, Sequence

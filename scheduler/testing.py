@@ -87,6 +87,7 @@ class Bench:
                 self.limits.max_model_len,
                 self.worker.block_len,
                 costs=self.costs,
+                drafter_window=getattr(self.worker, "drafter_window", self.limits.max_model_len),
                 has_confidence=getattr(self.worker, "has_confidence", False),
             )
         )

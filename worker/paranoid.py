@@ -37,20 +37,17 @@ class WatchedStore(Store):
 
     def __init__(self, *arguments: Any, table: Sequence[Window], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.table = table
+        self.table, self.scratch = table, len(table) - 1
         self.rows.fill_(torch.nan)
         generator = torch.Generator().manual_seed(1)
         layers, _, groups, _, size = self.rows.shape
         odd = torch.randint(0, 1 << 30, (layers, groups, 1, size), generator=generator, dtype=torch.int32) * 2 + 1
         self.weights = odd.to(self.rows.device)
 
-    @property
-    def scratch(self) -> int:
-        return len(self.table) - 1
-
     def sums(self, slot: int, cells: slice | Tensor) -> Tensor:
         """One checksum, of all layers, for each of a slot's `cells`: [cells] int64."""
-        return (_bits(self.rows[:, slot, :, cells]) * self.weights).sum((0, 1, 3), dtype=torch.int64)
+        weighted = _bits(self.rows[:, slot, :, cells]) * self.weights  # [2 * layers, G, cells, D]
+        return weighted.flatten(0, 1).sum(0, dtype=torch.int32).sum(-1)
 
     def index(self, slots: Tensor, positions: Tensor) -> Tensor:
         self._check(slots, positions)
@@ -144,6 +141,7 @@ class WatchedWindows(Windows):
         super().__init__(*arguments, **options)
         self.scratch = len(self.table) - 1  # the last one, whatever others take for it
         self.records: dict[int, Record] = {}
+        self.moved: set[int] = set()  # whose record is from before a commit
         self.violation: Violation | None = None
 
     def _store(self, config: TargetConfig | DrafterConfig, *, length: int, dtype: torch.dtype) -> Store:
@@ -152,7 +150,10 @@ class WatchedWindows(Windows):
 
     @contextmanager
     def watched(self, staged: Mapping[int, Window]) -> Iterator[None]:
-        """Nothing may have changed since the last step, and within this one `staged` alone may move, by its commit."""
+        """Nothing may have changed since the last step, and within this one `staged` alone may move, by its commit.
+
+        A step that commits is judged when its draft is over, or before the next one.
+        """
         owned = {slot for slot in staged if slot != self.scratch}
         with self._remembers():
             self.compare()
@@ -168,9 +169,10 @@ class WatchedWindows(Windows):
                 for slot in owned:
                     self._poison(slot, self.table[slot])
                 self._poison(self.scratch, Window())
-                self.compare(besides=owned if moves else ())
-            for slot, record in before.items():
-                self.records[slot] = self._judged(slot, record, moved=True)
+                if not moves:
+                    self.compare()
+            self.records |= before
+            self.moved |= owned
 
     @contextmanager
     def resting(self, slots: Iterable[int]) -> Iterator[None]:
@@ -199,16 +201,21 @@ class WatchedWindows(Windows):
         self._poison(slot, self.table[slot])
         self._renew(slot)
 
-    def compare(self, *, besides: Iterable[int] = ()) -> None:
+    def compare(self) -> None:
         """Hold every owned window against what was readable of it. Raises the first violation again for ever."""
         if self.violation is not None:
             raise self.violation
         for slot, window in enumerate(self.table[:-1]):
-            if window.epoch is None or slot in besides:
+            if window.epoch is None:
                 continue
             if slot not in self.records:
                 raise Violation("nobody opened this tenancy", slot=slot, epoch=window.epoch, row=None)
-            self.records[slot] = self._judged(slot, self.records[slot], moved=False)
+            now = self._record(slot, window)
+            found = self.records[slot].problem(now, moved=slot in self.moved)
+            if found is not None:
+                raise Violation(found[0], slot=slot, epoch=window.epoch, row=found[1])
+            self.records[slot] = now
+        self.moved.clear()
 
     @contextmanager
     def _remembers(self) -> Iterator[None]:
@@ -223,13 +230,6 @@ class WatchedWindows(Windows):
         if self.table[slot].epoch is not None:
             self.records[slot] = self._record(slot, self.table[slot])
 
-    def _judged(self, slot: int, record: Record, *, moved: bool) -> Record:
-        now = self._record(slot, self.table[slot])
-        found = record.problem(now, moved=moved)
-        if found is not None:
-            raise Violation(found[0], slot=slot, epoch=self.table[slot].epoch, row=found[1])
-        return now
-
     def _record(self, slot: int, window: Window) -> Record:
         """Raises `Violation` when the counters contradict each other."""
         waiting = sum(int(_bits(part).sum()) for part in window.pending)
@@ -238,15 +238,13 @@ class WatchedWindows(Windows):
         if window.length != window.context_len + pending_len or pending_len != window.pending_len:
             problem = f"{window.context_len} rows of context and {pending_len} pending are not {window.length}"
             raise Violation(problem, slot=slot, epoch=window.epoch, row=window.context_len)
-        context = torch.zeros(0, dtype=torch.int64)
-        if self.context is not None:
-            context = self.context.sums(slot, self.context_cells(window))
+        sums = [store.sums(slot, cells) for store, cells in self._readable(window)]  # type: ignore[attr-defined]
         return Record(
             counters=counters,
-            target=self.target.sums(slot, slice(0, window.length)),
+            target=sums[0],
             context_start=window.context_start,
             context_first=self.first_context(window),
-            context=context,
+            context=sums[-1] if self.context is not None else sums[0][:0],
         )
 
     def _poison(self, slot: int, window: Window) -> None:

@@ -22,6 +22,7 @@ from .generate import generate
 from .machines import machines
 from .replay import replay
 from .serve import serve
+from .simulate import simulate_
 from .trace import trace
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command()(costs)
 app.command()(calibrate)
 app.command()(docs)
 app.command()(replay)
+app.command("simulate")(simulate_)
 app.add_typer(trace, name="trace")
 
 

@@ -111,16 +111,19 @@ def worker_loaded(core: "Core", event: events.WorkerLoaded) -> None:
 
 def worker_ready(core: "Core", event: events.WorkerReady) -> None:
     """The first READY must carry the limits and the policy; a later worker must not be smaller than the first."""
-    wrong = [] if event.costs is None else cost_problems(event.costs)
+    wrong = [] if event.costs is None else [f"its cost table: {one}" for one in cost_problems(event.costs)]
+    if 0 < event.block_len >= event.drafter_window:
+        wrong.append(f"drafter_window = {event.drafter_window}: expected more than a block of {event.block_len}")
     if wrong:
         if event.session == core.ledger.worker.session:
-            broke(core, f"its cost table: {'; '.join(wrong)}")
+            broke(core, "; ".join(wrong))
         return
     limits, first = core.limits, core.ledger.worker.capacity
-    need = (limits.num_slots, limits.max_model_len, 0 if first is None else first.block_len)
-    have = (event.num_slots, event.max_model_len, event.block_len)
+    drafts = (0, 0) if first is None else (first.block_len, first.drafter_window if first.block_len else 0)
+    need = (limits.num_slots, limits.max_model_len, *drafts)
+    have = (event.num_slots, event.max_model_len, event.block_len, event.drafter_window)
     small = any(mine < its for mine, its in zip(have, need, strict=True))
-    reason = f"its (num_slots, max_model_len, block_len) = {have} is below {need}" if small else ""
+    reason = f"its (num_slots, max_model_len, block_len, drafter_window) = {have} is below {need}" if small else ""
     costs = event.costs if first is None or first.costs is None else first.costs
     fault = unfit(
         core.policy,

@@ -72,7 +72,7 @@ class Settings:
     max_prompt_len: int | None = _setting(None, _optional(_integer(1)))
     max_draft_len: int | None = _setting(None, _optional(_integer(0)))
     drafter_window: int | None = _setting(None, _optional(_integer(1)))
-    prefix_reuse: bool = _setting(False, _FLAG)
+    prefix_reuse: bool = _setting(True, _FLAG)
     min_reuse_len: int = _setting(16, _integer(1))
     acceptance: str = _setting("coupled", _one_of("coupled", "rejection"))
     policy: str | None = _setting(None, _optional(_POLICY_TEXT))

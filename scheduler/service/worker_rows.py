@@ -66,6 +66,7 @@ def worker_event(message: wire.FromWorker) -> events.Input:
             message.block_len,
             tuple(message.lost),
             None if message.costs is None else core_costs(message.costs),
+            drafter_window=message.drafter_window,
             has_confidence=message.has_confidence,
         )
     if type(message) is wire.Hello:

@@ -120,6 +120,7 @@ class ScriptedBackend:
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
             block_len=model.block_len,
+            drafter_window=model.max_model_len if model.block_len else 0,
             has_confidence=model.has_confidence,
             eos_token_ids=[] if self._target.stop is None else [self._target.stop],
             costs=init.costs,  # it measures nothing, and has no fingerprint to compare

@@ -202,8 +202,8 @@ def test_a_smaller_worker_after_a_restart_is_abandoned_with_both_numbers() -> No
     bench.send(events.WorkerLoaded(2))
     bench.send(events.WorkerReady(2, 1, 64, 7))
     assert bench.core.ledger.worker.state is worker.State.ABANDONED
-    assert "(1, 64, 7)" in bench.core.ledger.worker.reason
-    assert "(2, 64, 7)" in bench.core.ledger.worker.reason
+    assert "= (1, 64, 7," in bench.core.ledger.worker.reason
+    assert "below (2, 64, 7," in bench.core.ledger.worker.reason
 
 
 @pytest.mark.parametrize("word", ["hello", "loaded"], ids=["loading", "warming"])

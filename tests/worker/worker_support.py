@@ -86,6 +86,7 @@ class TorchRows:
     def __init__(self, made: TorchBackend) -> None:
         self.backend = made
         self.block_len = phases_of(made).windows.shape.block_len
+        self.drafter_window = phases_of(made).windows.shape.drafter_window
         self.lost: str | None = None
         self.step_id = 0
 
