@@ -4,8 +4,6 @@ Owns the order of start-up and what READY says; the loop around it is the wire's
 runs ordinary phases on rows that name the scratch slot, so it cannot touch anybody's window.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,13 +16,17 @@ from ..models.target import Qwen3Target
 from ..scheduler.wire import messages as wire
 from ..statemachine.errors import LocalError, refuse_all
 from . import costs
-from .batch import Job
-from .graphs import EagerRunner, StaticRunner, TargetRunner, capture_on_cuda, replay_on_cpu
+from .blocks import BlockRunner, EagerBlocks, StaticBlocks
+from .capture import CudaCapture, capture_on_cpu
+from .faults import is_out_of_memory
+from .graphs import EagerRunner, StaticRunner, TargetRunner
+from .memory import Needs, limit_of, peak_of
 from .paranoid import WatchedPhases, WatchedWindows
 from .phases import Phases
 from .proposer import Proposer
 from .runner import Runner
-from .windows import Shape, Window, Windows
+from .warmup import scratch_restored, warm_up
+from .windows import Shape, Windows
 
 log = structlog.get_logger()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -64,10 +66,9 @@ class TorchBackend:
             block_len=0 if self.drafter is None else self.drafter.block_size,
             drafter_window=self._window(init),
         )
-        phases = self._assemble(init, target, shape)
-        self.runner = Runner(phases, session=init.session, vocab_size=target.config.vocab_size)
-        warm_up(phases, max_step_tokens=min(init.max_step_tokens, init.max_model_len))
+        phases = self._fitted(init, target, shape)
         table = self._cost_table(init, phases)
+        self.runner = Runner(phases, session=init.session, vocab_size=target.config.vocab_size)
         return wire.Ready(
             session=init.session,
             num_slots=shape.num_slots,
@@ -82,6 +83,35 @@ class TorchBackend:
             window_bytes=phases.windows.bytes_per_slot,
             costs=table,
         )
+
+    def _fitted(self, init: wire.Init, target: Qwen3Target, shape: Shape) -> Phases:
+        """Windows and a warm worker within the limit of memory. Raises `Refused` (OUT_OF_MEMORY) for what is beyond it.
+
+        Judged before anything is allocated, by what the widest step is measured to take where a device measures it, and
+        by any allocation that fails.
+        """
+        needs = Needs(
+            shape=shape,
+            target=target.config,
+            drafter=None if self.drafter is None else self.drafter.config,
+            dtype=target.dtype,
+            max_step_tokens=init.max_step_tokens,
+            keeps_probs=init.acceptance == "rejection",
+        )
+        limit = limit_of(init.memory_limit_mb, target.device)
+        if limit is None:
+            self.warnings.append("nothing here says how much memory is free: the windows were not judged by it")
+        needs.judge(limit)
+        try:
+            phases = self._assemble(init, target, shape)
+            with peak_of(target.device) as peak:
+                warm_up(phases, max_step_tokens=init.max_step_tokens)
+            needs.judge(limit, measured=peak.num_bytes)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            raise needs.refusal(limit, why=f"; an allocation failed ({type(error).__name__})") from error
+        return phases
 
     def _cost_table(self, init: wire.Init, phases: Phases) -> wire.CostTable | None:
         """The one that INIT brings, if it was measured on the like of this worker; else a new one, if it is wanted."""
@@ -144,40 +174,35 @@ class TorchBackend:
         if drafter is not None:
             target.set_taps(drafter.config.target_layer_ids)
             drafter.prepare(shape.max_model_len + shape.block_len + 1, text_len=shape.max_model_len)
-        return phases_type(
-            target,
-            drafter,
-            windows,
-            runner=self._target_runner(init, target, windows),
-            proposer=_proposer(drafter, windows, rejection=rejection, confidences=init.confidences),
-            rejection=rejection,
-        )
+        runner, blocks = self._runners(init, target, windows)
+        proposer = None
+        if drafter is not None and blocks is not None:
+            proposer = Proposer(drafter, windows, blocks=blocks, rejection=rejection, confidences=init.confidences)
+        return phases_type(target, drafter, windows, runner=runner, proposer=proposer, rejection=rejection)
 
-    def _target_runner(self, init: wire.Init, target: Qwen3Target, windows: Windows) -> TargetRunner:
+    def _runners(
+        self, init: wire.Init, target: Qwen3Target, windows: Windows
+    ) -> tuple[TargetRunner, BlockRunner | None]:
         """Graphs that cannot be captured are a loss that READY names, not a silent fallback."""
+        drafter, context = self.drafter, windows.context
         eager = EagerRunner(target, windows)
+        blocks = None if drafter is None or context is None else EagerBlocks(drafter, windows, context)
         if init.runner == "eager":
-            return eager
-        runner = StaticRunner(
-            target, windows, capture=capture_on_cuda if init.runner == "cuda" else replay_on_cpu, eager=eager
-        )
+            return eager, blocks
+        capture = CudaCapture() if init.runner == "cuda" else capture_on_cpu
         try:
             with torch.inference_mode():
-                for bucket in runner.buckets():
-                    runner.warm(bucket)
+                runner = StaticRunner(target, windows, capture=capture, eager=eager)
+                runner.capture_all()
+                if drafter is None or context is None:
+                    return runner, None
+                static_blocks = StaticBlocks(drafter, windows, context, capture=capture)
+                static_blocks.capture_all()
         except Exception as error:
             log.exception("capture_failed", runner=init.runner)
             self.lost.append(f"graphs ({type(error).__name__}: {error})")
-            return eager
-        return runner
-
-
-def _proposer(
-    drafter: DSparkDrafter | None, windows: Windows, *, rejection: bool, confidences: bool
-) -> Proposer | None:
-    if drafter is None or windows.context is None:
-        return None
-    return Proposer(drafter, windows, context=windows.context, rejection=rejection, confidences=confidences)
+            return eager, blocks
+        return runner, static_blocks
 
 
 def _judge_words(init: wire.Init) -> None:
@@ -195,44 +220,3 @@ def _judge_words(init: wire.Init) -> None:
     if init.runner == "cuda" and not init.device.startswith("cuda"):
         problems.append(f"runner = 'cuda': expected device cuda, got {init.device!r}")
     refuse_all("worker settings", problems)
-
-
-@contextmanager
-def scratch_restored(windows: Windows) -> Iterator[int]:
-    """Lend the scratch slot; whatever happens, its counters are as before afterwards."""
-    scratch = windows.shape.scratch
-    before = windows.table[scratch]
-    try:
-        yield scratch
-    finally:
-        windows.table[scratch] = before
-
-
-@torch.inference_mode()
-def warm_up(phases: Phases, *, max_step_tokens: int) -> None:
-    """Run ordinary steps on the scratch slot: the widest chunk, then a pass with a whole draft, then one without."""
-    shape = phases.windows.shape
-    params = wire.Params()
-
-    def step(start: int, token_ids: list[int], *, draft_len: int | None, propose_len: int) -> None:
-        job = Job(
-            slot=scratch,
-            row=None,
-            start=start,
-            token_ids=token_ids,
-            samples=True,
-            draft_len=draft_len,
-            propose_len=propose_len,
-            params=params,
-        )
-        window = phases.windows.table[scratch] if draft_len is not None else Window()
-        phases.verify([job], {scratch: window})
-        phases.draft([job])
-
-    with scratch_restored(phases.windows) as scratch:
-        width = min(max_step_tokens, shape.max_model_len - shape.block_len - 2)
-        step(0, [0] * max(width, 1), draft_len=None, propose_len=0)
-        for draft_len, propose_len in ((0, shape.block_len), (shape.block_len, 0), (0, 0)):
-            start = phases.windows.table[scratch].length
-            if start + draft_len < shape.max_model_len:
-                step(start, [0] * (draft_len + 1), draft_len=draft_len, propose_len=propose_len)

@@ -27,6 +27,7 @@ class Job:
     emitted: list[int] = attrs.field(factory=list)
     accepted_len: int = 0
     margins: list[float] | None = None
+    fault: str | None = None  # why this row alone is not committed
 
     @property
     def width(self) -> int:

@@ -15,6 +15,7 @@ import torch
 from ..models.drafter import DSparkDrafter
 from ..scheduler.wire import messages as wire
 from .batch import Job
+from .buckets import steps
 from .phases import Phases
 from .windows import Window
 
@@ -87,11 +88,6 @@ def mismatches(given: dict[str, str], own: dict[str, str]) -> list[str]:
         for key in sorted({*given, *own})
         if given.get(key) != own.get(key)
     ]
-
-
-def steps(most: int) -> list[int]:
-    """1, 2, 4, ... and `most`."""
-    return sorted({min(1 << power, most) for power in range(most.bit_length() + 1)})
 
 
 def _timed(run: Callable[[], None], clock: Callable[[], int]) -> int:

@@ -1,11 +1,10 @@
 """How the target's pass is run: eagerly, or on static buffers that a CUDA graph replays (and its CPU twin).
 
-Owns buckets, static buffers, copy-in and copy-out. A static runner sees nothing of a step but its buffers; padding
-rows name the scratch slot. Chunks and odd shapes run eagerly, which is the same arithmetic. `phases.py` calls
-`forward` once a step.
+Owns static buffers, copy-in and copy-out. A captured pass sees nothing of a step but its buffers; padding names the
+scratch slot. Steps with a chunk run eagerly, which is the same arithmetic, and are counted. `phases.py` calls `forward`
+once a step; `capture.py` says what a capture is, `buckets.py` for which shapes there is one.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import attrs
@@ -16,19 +15,23 @@ from ..models.target import Qwen3Target
 from ..statemachine.errors import LocalError
 from .attention import Masks, TargetAttention
 from .batch import Batch
+from .buckets import Bucket, bucket_of, buckets
+from .capture import Capture, Replay
 from .windows import Windows
 
 
 class TargetRunner(Protocol):
+    num_uncaptured: int  # passes that fit no captured graph where there are some
+
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return logits [sampled tokens, V] float32 and features [tokens, m*d] of the batch."""
+        """Return logits [sampled tokens, V] float32 and features [tokens, m*d] of the batch, until the next call."""
 
 
 class EagerRunner:
     """Exact shapes, no padding: what a CPU wants."""
 
     def __init__(self, target: Qwen3Target, windows: Windows) -> None:
-        self.target, self.windows = target, windows
+        self.target, self.windows, self.num_uncaptured = target, windows, 0
         shape = windows.shape
         self.masks = Masks(shape.capacity, shape.block_len + 1, device=target.device, dtype=target.dtype)
 
@@ -53,176 +56,118 @@ def _sampled_tokens(batch: Batch) -> list[int] | None:
     return tokens
 
 
-@attrs.frozen
-class Bucket:
-    rows: int
-    width: int
-    key_len: int
-
-
 @attrs.define
 class Buffers:
-    """All that a captured pass may read or write besides weights and windows."""
+    """All that a captured pass may read or write besides weights and windows; each bucket uses the beginning of it."""
 
-    token_ids: Tensor  # [rows * width]
-    positions: Tensor  # [rows * width]: what each token sees; its rotary position
-    write_slots: Tensor  # [rows * width]: the scratch slot for padding
-    write_positions: Tensor  # [rows * width]
-    read_slots: Tensor  # [rows]
-    logits: Tensor  # [rows * width, V] out
-    features: Tensor  # [rows * width, m*d] out
+    inputs: Tensor  # int64, the parts of `Bucket.sizes` one after another: a step comes in by one transfer
+    logits: Tensor  # [tokens, V] float32 out
+    features: Tensor  # [tokens, m*d] out
 
-
-Replay = Callable[[], None]
-Capture = Callable[[Callable[[], None]], Replay]
-
-
-def replay_on_cpu(run: Callable[[], None]) -> Replay:
-    """The twin of a capture: the same function over the same buffers, run again at each replay."""
-    run()
-    return run
-
-
-def capture_on_cuda(run: Callable[[], None]) -> Replay:
-    """Capture `run` in a CUDA graph after the warm-up runs on a side stream that torch asks for."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph.replay
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        return self.inputs.data_ptr(), self.logits.data_ptr(), self.features.data_ptr()
 
 
 class StaticRunner:
-    """Pure decode steps on static buffers, one capture for each bucket; everything else goes to the eager runner."""
+    """Steps of nothing but passes on static buffers, one capture for each bucket; steps with a chunk run eagerly."""
 
     def __init__(self, target: Qwen3Target, windows: Windows, *, capture: Capture, eager: EagerRunner) -> None:
         self.target, self.windows, self.capture, self.eager = target, windows, capture, eager
-        self.captured: dict[Bucket, tuple[Buffers, Replay, tuple[int, ...]]] = {}
-        self.num_replays = 0
-
-    def bucket(self, batch: Batch) -> Bucket | None:
-        """The smallest bucket that holds the batch, or None when it does not run on static buffers."""
-        if any(job.draft_len is None for job in batch.jobs):
-            return None
-        widest = max(job.width for job in batch.jobs)
-        longest = max(job.start + job.width for job in batch.jobs)
-        return Bucket(
-            rows=min(_power_of_two(len(batch.jobs)), self.windows.shape.num_slots),
-            width=1 if widest == 1 else self.windows.shape.block_len + 1,
-            key_len=min(_power_of_two(max(longest, 64)), self.windows.shape.capacity),
-        )
+        self.replays: dict[Bucket, Replay] = {}
+        self.num_replays = self.num_uncaptured = 0
+        self.buffers = self._allocate()
+        self.addresses = self.buffers.addresses
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        bucket = self.bucket(batch)
-        if bucket is None:
+        if any(job.draft_len is None for job in batch.jobs):
+            self.num_uncaptured += 1
             return self.eager.forward(batch)
-        self.warm(bucket)
-        buffers, replay, addresses = self.captured[bucket]
-        self._copy_in(batch, bucket, buffers)
-        if _addresses(buffers) != addresses:
+        shape = self.windows.shape
+        widths = [job.width for job in batch.jobs]
+        bucket = bucket_of(widths, num_slots=shape.num_slots, verify_len=shape.block_len + 1)
+        if self.buffers.addresses != self.addresses:
             raise LocalError(f"{bucket}: a static buffer was rebound after its capture")
-        replay()
+        self._copy_in(batch, bucket)
+        self.replays[bucket]()
         self.num_replays += 1
-        return self._copy_out(batch, bucket, buffers)
+        tokens = sum(widths)
+        return self.buffers.logits[:tokens], self.buffers.features[:tokens]
 
     def buckets(self) -> list[Bucket]:
-        """Every bucket that a step can need, widest first, so that warm-up sees the peak of memory."""
-        shape = self.windows.shape
-        rows = sorted({min(1 << n, shape.num_slots) for n in range(shape.num_slots.bit_length() + 1)}, reverse=True)
-        widths = [shape.block_len + 1, 1] if shape.block_len else [1]
-        lengths, length = {shape.capacity}, 64
-        while length < shape.capacity:
-            lengths.add(length)
-            length *= 2
-        return [Bucket(r, w, k) for k in sorted(lengths, reverse=True) for w in widths for r in rows]
+        """Every bucket that a step can need, the widest first."""
+        return buckets(self.windows.shape.num_slots, self.windows.shape.block_len + 1)
 
-    def warm(self, bucket: Bucket) -> None:
-        if bucket not in self.captured:
-            self.captured[bucket] = self._capture(bucket)
+    def capture_all(self) -> None:
+        """Capture a pass for each bucket. Raises what a capture raises."""
+        for bucket in self.buckets():
+            self._copy_in(None, bucket)
+            self.replays[bucket] = self.capture(lambda bucket=bucket: self._pass(bucket))  # type: ignore[misc]
 
-    def _capture(self, bucket: Bucket) -> tuple[Buffers, Replay, tuple[int, ...]]:
-        tokens, device = bucket.rows * bucket.width, self.target.device
-
-        def longs(count: int, value: int = 0) -> Tensor:
-            return torch.full((count,), value, dtype=torch.int64, device=device)
-
-        scratch = self.windows.shape.scratch
-        width = len(self.target.taps) * self.target.config.hidden_size
-        buffers = Buffers(
-            token_ids=longs(tokens),
-            positions=longs(tokens),
-            write_slots=longs(tokens, scratch),
-            write_positions=longs(tokens),
-            read_slots=longs(bucket.rows, scratch),
-            logits=torch.zeros((tokens, self.target.config.vocab_size), device=device),
-            features=torch.zeros((tokens, width), dtype=self.target.dtype, device=device),
+    def _allocate(self) -> Buffers:
+        """Buffers of the widest bucket, which are those of all."""
+        widest, config, device = self.buckets()[0], self.target.config, self.target.device
+        width = len(self.target.taps) * config.hidden_size
+        return Buffers(
+            inputs=torch.zeros(sum(widest.sizes), dtype=torch.int64, device=device),
+            logits=torch.zeros((widest.tokens, config.vocab_size), device=device),
+            features=torch.zeros((widest.tokens, width), dtype=self.target.dtype, device=device),
         )
-        replay = self.capture(lambda: self._pass(bucket, buffers))
-        return buffers, replay, _addresses(buffers)
 
-    def _pass(self, bucket: Bucket, buffers: Buffers) -> None:
+    def _pass(self, bucket: Bucket) -> None:
         """The captured pass. It may use the bucket, the buffers, weights and windows, and no value of the host."""
-        shape = (bucket.rows, bucket.width)
-        store = self.windows.target
-        index = store.index(buffers.write_slots, buffers.write_positions)
-        mask = self.eager.masks.causal(buffers.positions.view(*shape, 1), bucket.key_len)
+        store, sizes, shape = self.windows.target, bucket.sizes, (bucket.rows, bucket.width)
+        inputs = self.buffers.inputs[: sum(sizes)].split_with_sizes(sizes)
+        token_ids, positions, slots, cells, tokens_of_cells, row_slots = inputs
+        index = store.index(slots, positions)
+        seen = positions.index_select(0, tokens_of_cells).view(*shape, 1)
+        mask = self.eager.masks.causal(seen, store.length)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            """Tokens go to the cells of their rows, attend there, and come back."""
             store.write(layer, index, k, v)
             mixed = store.attend(
-                buffers.read_slots,
-                q.view(*shape, *q.shape[1:]),
-                store.keys[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),
-                store.values[layer][:, :, : bucket.key_len].index_select(0, buffers.read_slots),
+                row_slots,
+                q.index_select(0, tokens_of_cells).view(*shape, *q.shape[1:]),
+                store.keys[layer].index_select(0, row_slots),
+                store.values[layer].index_select(0, row_slots),
                 mask,
             )
-            return mixed.view(bucket.rows * bucket.width, -1)
+            return mixed.view(bucket.rows * bucket.width, -1).index_select(0, cells)
 
-        hidden, features = self.target.forward(buffers.token_ids, buffers.positions, attend)
-        buffers.logits.copy_(self.target.logits(hidden))
-        buffers.features.copy_(features)
+        hidden, features = self.target.forward(token_ids, positions, attend)
+        self.buffers.logits[: bucket.tokens].copy_(self.target.logits(hidden))
+        self.buffers.features[: bucket.tokens].copy_(features)
 
-    def _copy_in(self, batch: Batch, bucket: Bucket, buffers: Buffers) -> None:
-        """Pad rows to the bucket's width and the batch to its rows; padding writes to the scratch slot alone."""
-        scratch = self.windows.shape.scratch
-        token_ids: list[int] = []
-        positions: list[int] = []
-        write_slots: list[int] = []
-        for job in batch.jobs:
-            short = bucket.width - job.width
-            token_ids += job.token_ids + [job.token_ids[0]] * short
-            positions += [*range(job.start, job.start + job.width), *[job.start] * short]
-            write_slots += [job.slot] * job.width + [scratch] * short
-        empty = (bucket.rows - len(batch.jobs)) * bucket.width
-        packed = [
-            token_ids + [0] * empty,
-            positions + [0] * empty,
-            write_slots + [scratch] * empty,
+    def _copy_in(self, batch: Batch | None, bucket: Bucket) -> None:
+        """Lay the batch out in the bucket; None: nothing but padding.
+
+        Padding tokens are written to the scratch slot alone. A row's spare cells repeat its first token, so that none
+        sees more than its row does; what they and padding rows attend to comes back to no token.
+        """
+        scratch, jobs = self.windows.shape.scratch, [] if batch is None else batch.jobs
+        token_ids, positions, slots, cells, tokens_of_cells = (
+            list[int](),
+            list[int](),
+            list[int](),
+            list[int](),
+            list[int](),
+        )
+        for row, job in enumerate(jobs):
+            first, cell = len(token_ids), row * bucket.width
+            token_ids += job.token_ids
+            positions += range(job.start, job.start + job.width)
+            slots += [job.slot] * job.width
+            cells += range(cell, cell + job.width)
+            tokens_of_cells += [*range(first, first + job.width), *[first] * (bucket.width - job.width)]
+        padding, empty = bucket.tokens - len(token_ids), bucket.rows - len(jobs)
+        parts = [
+            token_ids + [0] * padding,
+            positions + [0] * padding,
+            slots + [scratch] * padding,
+            cells + [0] * padding,
+            tokens_of_cells + [0] * (empty * bucket.width),
+            [job.slot for job in jobs] + [scratch] * empty,
         ]
-        tensors = torch.tensor(packed)
-        buffers.token_ids.copy_(tensors[0])
-        buffers.positions.copy_(tensors[1])
-        buffers.write_slots.copy_(tensors[2])
-        # Padding of different rows may meet in the scratch slot at the same position: nothing reads it.
-        buffers.write_positions.copy_(tensors[1])
-        rows = [job.slot for job in batch.jobs]
-        buffers.read_slots.copy_(torch.tensor(rows + [scratch] * (bucket.rows - len(rows))))
-
-    def _copy_out(self, batch: Batch, bucket: Bucket, buffers: Buffers) -> tuple[Tensor, Tensor]:
-        """Take the real tokens out, by the sums of actual widths; the buffers belong to the next step."""
-        tokens = [row * bucket.width + offset for row, job in enumerate(batch.jobs) for offset in range(job.width)]
-        chosen = torch.tensor(tokens, device=self.target.device)
-        return buffers.logits.index_select(0, chosen), buffers.features.index_select(0, chosen)
-
-
-def _addresses(buffers: Buffers) -> tuple[int, ...]:
-    return tuple(value.data_ptr() for value in attrs.asdict(buffers, recurse=False).values())
-
-
-def _power_of_two(number: int) -> int:
-    return 1 << (number - 1).bit_length()
+        flat = torch.tensor([number for part in parts for number in part])
+        self.buffers.inputs[: flat.shape[0]].copy_(flat)

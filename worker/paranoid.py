@@ -17,6 +17,7 @@ from torch import Tensor
 from ..models.config import DrafterConfig, TargetConfig
 from ..scheduler.wire.workerside import StepFailed
 from .batch import Job
+from .capture import capturing
 from .phases import Phases
 from .windows import Store, Tenancy, Window, Windows
 
@@ -77,7 +78,7 @@ class WatchedStore(Store):
         if mask is not None:
             hidden = mask.isneginf().all(1)[:, None, :, None]  # [rows, 1, length, 1]
             keys, values = keys.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        if not _capturing(keys):
+        if not capturing(keys):
             self._check_written(slots, keys, values)
         return super().attend(slots, q, keys, values, mask)
 
@@ -96,7 +97,7 @@ class WatchedStore(Store):
         """Every slot one of ours, every position within a slot."""
         for name, values, end in (("slot", slots, len(self.table)), ("position", positions, self.length)):
             found = torch.as_tensor(values)
-            if _capturing(found) or not found.numel():
+            if capturing(found) or not found.numel():
                 continue
             low, high = (int(one) for one in found.aminmax())
             if low < 0 or high >= end:
@@ -161,18 +162,18 @@ class WatchedWindows(Windows):
                 slot: self.records[slot] if staged[slot] is self.table[slot] else self._record(slot, staged[slot])
                 for slot in owned
             }
-            moves = False
+            windows, moved = {slot: self.table[slot] for slot in owned}, set[int]()
             try:
                 yield
-                moves = True
+                moved = {slot for slot in owned if self.table[slot] is not windows[slot]}  # a row may fault alone
             finally:
                 for slot in owned:
                     self._poison(slot, self.table[slot])
                 self._poison(self.scratch, Window())
-                if not moves:
+                if not moved:
                     self.compare()
-            self.records |= before
-            self.moved |= owned
+            self.records |= {slot: before[slot] for slot in moved}
+            self.moved |= moved
 
     @contextmanager
     def resting(self, slots: Iterable[int]) -> Iterator[None]:
@@ -198,7 +199,6 @@ class WatchedWindows(Windows):
 
     def scrub(self, slot: int) -> None:
         super().scrub(slot)
-        self._poison(slot, self.table[slot])
         self._renew(slot)
 
     def compare(self) -> None:
@@ -247,20 +247,15 @@ class WatchedWindows(Windows):
             context=sums[-1] if self.context is not None else sums[0][:0],
         )
 
+    def wipe(self, slot: int) -> None:
+        self._poison(slot, self.table[slot])
+
     def _poison(self, slot: int, window: Window) -> None:
         """Poison all of the slot's rows that `window` does not count."""
-        self.target.rows[:, slot, :, window.length :] = torch.nan
-        self._poison_context(slot, window)
+        self._fill_unreadable(slot, window, torch.nan)
 
     def _poison_context(self, slot: int, window: Window) -> None:
-        if self.context is None:
-            return
-        first, end, ring = self.first_context(window), window.context_len, self.context.length
-        # What is not readable comes after it, up to where the ring begins to repeat.
-        start, stop = end % ring, (first - 1) % ring + 1 if first < end else end % ring
-        spans = [(start, stop)] if start < stop else [(start, ring), (0, stop)]
-        for begin, until in spans:
-            self.context.rows[:, slot, :, begin:until] = torch.nan
+        self._fill_unreadable_context(slot, window, torch.nan)
 
 
 class WatchedPhases(Phases):
@@ -272,19 +267,14 @@ class WatchedPhases(Phases):
         with self.windows.watched(staged):
             super().verify(jobs, staged)
 
-    def draft(self, jobs: Sequence[Job]) -> None:
+    def draft(self, jobs: Sequence[Job]) -> int:
         with self.windows.resting([job.slot for job in jobs]):
-            super().draft(jobs)
+            return super().draft(jobs)
 
 
 def _bits(values: Tensor) -> Tensor:
     """The bits of each number as an integer: equal iff the numbers are the same to the bit, poison included."""
     return values.view(BITS[values.element_size()]).to(torch.int32)
-
-
-def _capturing(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being captured: values cannot be looked at then."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _first_difference(one: Tensor, first: int, other: Tensor, other_first: int) -> int | None:

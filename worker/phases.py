@@ -1,10 +1,11 @@
 """One step, phase by phase: forward, accept, write context, commit, draft. The order is the promise.
 
 Owns the order and the arithmetic of a step. Everything before `commit` writes to spare rows only, so a raise there
-leaves every slot as it was; a raise after it costs the drafts and nothing else. `runner.py` checks rows and reports.
+leaves every slot as it was; a raise after it costs the drafts and nothing else. A row whose logits are not finite is
+left out of the commit alone. What a step wrote and did not commit is wiped. `runner.py` checks rows and reports.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -59,24 +60,44 @@ class Phases:
         self.samplings = Samplings(target.device)
 
     def verify(self, jobs: list[Job], staged: dict[int, Window]) -> None:
-        """Forward, accept, write context and commit. Raises with nothing moved."""
-        batch = Batch(jobs, self.target.device)
-        logits, features = self.runner.forward(batch)
-        self._accept(batch, logits)
-        if self.drafter is not None:
-            self._write_context(batch, features, staged)
-        self._commit(batch, features, staged)
+        """Forward, accept, write context and commit; a row that cannot go on has its `fault` then, and has not moved.
 
-    def draft(self, jobs: Sequence[Job]) -> None:
-        """Draft a block for every row that keeps some of it."""
+        Raises with nothing moved, and with nothing left of what was written.
+        """
+        try:
+            batch = Batch(jobs, self.target.device)
+            logits, features = self.runner.forward(batch)
+            self.accept(batch, logits)
+            if self.drafter is not None:
+                self.write_context(batch, features, staged)
+            after = {
+                job.slot: self.successor(job, staged[job.slot], features[first : first + job.kept_len])
+                for job, first in _sound(batch)
+            }
+            for job in jobs:
+                if job.fault is not None:
+                    self.windows.wipe(job.slot)
+        except BaseException:
+            for slot in staged:
+                self.windows.wipe(slot)
+            raise
+        self.commit(after)
+
+    def draft(self, jobs: Sequence[Job]) -> int:
+        """Draft a block for every row that keeps some of it. Returns how many got none: theirs was not finite."""
         rows = sorted((job for job in jobs if job.propose_len > 0 and job.samples), key=lambda job: job.slot)
-        if rows and self.proposer is not None:
-            self.proposer.propose(rows, self.samplings.of([job.params for job in rows]))
+        if not rows or self.proposer is None:
+            return 0
+        return self.proposer.propose(rows, self.samplings.of([job.params for job in rows]))
 
     # ---- accept ---------------------------------------------------------------------------------------------
 
-    def _accept(self, batch: Batch, logits: Tensor) -> None:
-        """Fill each sampling job's `emitted` and `accepted_len`. logits: [sampled tokens, V]."""
+    def accept(self, batch: Batch, logits: Tensor) -> None:
+        """Fill each sampling job's `emitted` and `accepted_len`, or its `fault`. logits: [sampled tokens, V].
+
+        A sum is finite iff what it adds is; it comes to the host in the transfer that brings the tokens. A chunk that
+        samples nothing is judged by the one that does: that one reads all of its rows.
+        """
         jobs = [job for job in batch.jobs if job.samples]
         if not jobs:
             return
@@ -99,13 +120,15 @@ class Phases:
     ) -> None:
         """Greedy and coupled: a draft stands iff it equals what the target draws there."""
         if positions is None:
-            drawn = logits.argmax(-1).tolist()
+            drawn = logits.argmax(-1)
         else:
             noise = self._shared_noise(jobs, sampling)
-            drawn = draw(logits, _spread(sampling, widths), positions, TARGET, noise=noise).tolist()
+            drawn = draw(logits, _spread(sampling, widths), positions, TARGET, noise=noise)
+        tokens, finite = torch.stack((drawn, logits.sum(-1).isfinite().long())).tolist()
         first = 0
         for job, width in zip(jobs, widths, strict=True):
-            _take_equal(job, drawn[first : first + width])
+            _take_equal(job, tokens[first : first + width])
+            _judge(job, finite=all(finite[first : first + width]))
             first += width
 
     def _shared_noise(self, jobs: list[Job], sampling: Sampling) -> Tensor | None:
@@ -142,8 +165,11 @@ class Phases:
         accepted, extra = accept_rejection(
             padded, probs, drafts.to(logits.device), draft_len, sampling=sampling, positions=start
         )
+        finite = padded.sum((1, 2)).isfinite().long()
         best = padded.argmax(-1).tolist()
-        for index, (job, length, token) in enumerate(zip(jobs, accepted.tolist(), extra.tolist(), strict=True)):
+        for index, (length, token, sound) in enumerate(torch.stack((accepted, extra, finite), 1).tolist()):
+            job = jobs[index]
+            _judge(job, finite=bool(sound))
             if job.params.temperature < GREEDY_BELOW:
                 _take_equal(job, best[index])
                 continue
@@ -163,12 +189,12 @@ class Phases:
 
     # ---- context and commit ---------------------------------------------------------------------------------
 
-    def _write_context(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
+    def write_context(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
         """Project features into the drafter's context for rows that will be read, or have waited long enough."""
         parts: list[Tensor] = []
         positions: list[int] = []
         slots: list[int] = []
-        for job, first in zip(batch.jobs, batch.firsts, strict=True):
+        for job, first in _sound(batch):
             window = staged[job.slot]
             if not self._flushes(job, window):
                 continue
@@ -198,32 +224,34 @@ class Phases:
         """Chunks are bulk already; a pass is written when its row drafts, else it waits with others of its window."""
         return job.draft_len is None or job.propose_len > 0 or window.pending_len + job.kept_len >= FLUSH_LEN
 
-    def _commit(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
-        """All counters at once: from here on the new rows are readable. Plain assignments, nothing that can fail."""
-        waiting = self._waiting(batch, features, staged)
-        for job in batch.jobs:
-            window = staged[job.slot]
-            window.length = job.start + job.kept_len
-            if job.slot in waiting:
-                window.pending.append(waiting[job.slot])
-                window.pending_len += job.kept_len
-            else:
-                window.pending, window.pending_len = [], 0
-                window.context_len = window.length
-            window.params = job.params
-            window.held, window.confidence, window.noise = [], None, None
-            window.anchor = job.emitted[-1] if job.samples else None
-            self.windows.table[job.slot] = window
+    def successor(self, job: Job, window: Window, features: Tensor) -> Window:
+        """The counters of `window` as the commit will set them. features: [kept_len, m*d], of what the row keeps."""
+        after = Window(window.epoch)
+        after.length = after.context_len = job.start + job.kept_len
+        after.context_start = window.context_start
+        if self.drafter is not None and not self._flushes(job, window):  # projected later
+            after.context_len = window.context_len
+            after.pending = [*window.pending, features.clone()]
+            after.pending_len = window.pending_len + job.kept_len
+        after.params = job.params
+        after.anchor = job.emitted[-1] if job.samples else None
+        return after
 
-    def _waiting(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> dict[int, Tensor]:
-        """Features of positions that are committed now and projected later."""
-        if self.drafter is None:
-            return {}
-        return {
-            job.slot: features[first : first + job.kept_len].clone()
-            for job, first in zip(batch.jobs, batch.firsts, strict=True)
-            if not self._flushes(job, staged[job.slot])
-        }
+    def commit(self, after: dict[int, Window]) -> None:
+        """All counters at once: from here on the new rows are readable. Nothing here can fail."""
+        for slot, window in after.items():
+            self.windows.table[slot] = window
+
+
+def _sound(batch: Batch) -> Iterator[tuple[Job, int]]:
+    """The jobs that go on, each with its first flat token."""
+    return ((job, first) for job, first in zip(batch.jobs, batch.firsts, strict=True) if job.fault is None)
+
+
+def _judge(job: Job, *, finite: bool) -> None:
+    """Rows of warm-up have no command: they read the scratch slot, which may hold anything."""
+    if not finite and job.row is not None:
+        job.fault = f"logits of positions {job.start}..{job.start + job.width - 1} are not finite"
 
 
 def _take_equal(job: Job, tokens: list[int]) -> None:

@@ -10,32 +10,42 @@ from torch import Tensor
 from ..models.drafter import DSparkDrafter
 from ..models.parameters import Sampling
 from ..models.sampling import TARGET, draft_stream, draw, draw_with_probs, noise_for
-from .attention import BlockAttention
 from .batch import Job
-from .windows import Store, Windows
+from .blocks import BlockRunner
+from .windows import Windows
 
 
 class Proposer:
     """Runs the drafter for some rows and leaves what they keep in their windows."""
 
     def __init__(
-        self, drafter: DSparkDrafter, windows: Windows, *, context: Store, rejection: bool, confidences: bool = False
+        self,
+        drafter: DSparkDrafter,
+        windows: Windows,
+        *,
+        blocks: BlockRunner,
+        rejection: bool,
+        confidences: bool = False,
     ) -> None:
-        self.drafter, self.windows, self.context, self.rejection = drafter, windows, context, rejection
+        self.drafter, self.windows, self.blocks, self.rejection = drafter, windows, blocks, rejection
         self.confidences = confidences  # of every draft, not only of those of requests that ask
 
-    def propose(self, jobs: list[Job], sampling: Sampling) -> None:
-        """Draft for `jobs`; `sampling` has one entry for each of them, in their order."""
+    def propose(self, jobs: list[Job], sampling: Sampling) -> int:
+        """Draft for `jobs`; `sampling` has one entry for each of them, in their order.
+
+        Returns how many rows hold nothing, because what their drafter computed was not finite.
+        """
         table, device = self.windows.table, self.drafter.device
         slots = [job.slot for job in jobs]
         starts = [table[slot].length for slot in slots]
         packed = torch.tensor([[table[slot].anchor for slot in slots], starts], device=device)
         anchors, start_pos = packed.unbind(0)
-        attend = BlockAttention(self.context, self.windows, slots=slots, starts=starts)
-        hidden = self.drafter.block(anchors, start_pos, attend)
+        hidden = self.blocks.hidden(slots, starts, packed)
         noise = self._noise(sampling, start_pos)
+        sums: list[Tensor] = []  # finite iff what they add is
 
         def pick(index: int, logits: Tensor) -> Tensor:
+            sums.append(logits.sum(-1))
             if not sampling.any_sampled:
                 return logits.argmax(-1)
             at = start_pos + (index + 1)
@@ -47,13 +57,23 @@ class Proposer:
 
         asked = self.confidences or any(job.params.passes for job in jobs)
         proposal = self.drafter.propose(hidden, anchors, pick, with_confidence=asked)
-        drafts = proposal.token_ids.tolist()
-        confidence = None if proposal.confidence_logits is None else proposal.confidence_logits.tolist()
+        logits = proposal.confidence_logits
+        sums += [] if logits is None else [logits.sum(-1)]
+        finite = torch.stack(sums, 1).isfinite().all(1, keepdim=True)
+        drafts = torch.cat((proposal.token_ids, finite.long()), 1).tolist()  # one transfer for both
+        confidence = None if logits is None else logits.tolist()
+        num_lost = 0
         for index, job in enumerate(jobs):
+            *draft, sound = drafts[index]
+            if not sound:
+                self.windows.wipe(job.slot)
+                num_lost += 1
+                continue
             window = table[job.slot]
-            window.held = drafts[index][: job.propose_len]
+            window.held = draft[: job.propose_len]
             window.confidence = None if confidence is None else confidence[index][: job.propose_len]
             window.noise = None if noise is None else noise[:, index]
+        return num_lost
 
     def _noise(self, sampling: Sampling, start_pos: Tensor) -> Tensor | None:
         """The noise of the B + 1 positions after each anchor, [B + 1, rows, V]: the target draws with the same.

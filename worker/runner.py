@@ -14,13 +14,14 @@ from ..scheduler.wire import messages as wire
 from ..scheduler.wire.workerside import StepFailed
 from .batch import Job
 from .costs import step_clock
-from .faults import RowRefused
+from .faults import RowRefused, is_out_of_memory
 from .phases import Phases
 from .tenancies import judge_open
 from .windows import Tenancy, Window, Windows
 
 log = structlog.get_logger()
 ReportRow = wire.Emitted | wire.Seeded | wire.Scrubbed | wire.RowFault
+Detail = tuple[list[int], list[float] | None]
 
 
 class Runner:
@@ -30,25 +31,27 @@ class Runner:
         self.phases, self.session, self.vocab_size = phases, session, vocab_size
         self.windows: Windows = phases.windows
         self._clock = step_clock(phases.windows.device)
+        self._broken: StepFailed | None = None
 
     @torch.inference_mode()
     def run(self, step: wire.Step) -> wire.Report:
         """Run one command. Raises only before its commit, with every slot as it was."""
+        if self._broken is not None:
+            raise self._broken
         began, cpu_began, cost_began = time.monotonic_ns(), time.thread_time_ns(), self._clock()
+        uncaptured = self.phases.runner.num_uncaptured
         jobs, staged, faults, tenancies = self._check_all(step.rows)
         details = {slot: (window.held, window.confidence) for slot, window in staged.items()}
         answers: dict[int, ReportRow] = dict(faults)
-        self.windows.open(tenancies)
-        if jobs:
-            self.phases.verify(jobs, staged)
-        for row in step.rows:
-            if type(row) is wire.Scrub:
-                self.windows.scrub(row.slot)
-                answers[row.slot] = wire.Scrubbed(row.slot)
+        self._verify(jobs, staged, tenancies, scrubs=[row.slot for row in step.rows if type(row) is wire.Scrub])
+        answers |= {row.slot: wire.Scrubbed(row.slot) for row in step.rows if type(row) is wire.Scrub}
+        answers |= {job.slot: self._faulted(job) for job in jobs if job.fault is not None}
+        jobs = [job for job in jobs if job.fault is None]
         drafting = time.monotonic_ns()
-        lost = self._draft(jobs)
+        drafts_lost, lost = self._draft(jobs)
         ended = time.monotonic_ns()
-        answers |= {job.slot: self._answer(job, details[job.slot]) for job in jobs}
+        found, report_lost = self._answers(jobs, details)
+        answers |= found
         return wire.Report(
             session=self.session,
             step_id=step.step_id,
@@ -57,21 +60,58 @@ class Runner:
             draft_ns=ended - drafting,
             cpu_ns=time.thread_time_ns() - cpu_began,
             cost_ns=self._clock() - cost_began,
-            lost=lost,
+            lost=lost or report_lost,
+            drafts_lost=drafts_lost,
+            passes_uncaptured=self.phases.runner.num_uncaptured - uncaptured,
         )
 
-    def _draft(self, jobs: list[Job]) -> str | None:
-        """Draft for the rows that want it. A fault here is after the commit: it costs the drafts alone."""
+    def _verify(
+        self, jobs: list[Job], staged: dict[int, Window], tenancies: list[Tenancy], *, scrubs: list[int]
+    ) -> None:
+        """All that may fail and move nothing. A scrubbed slot is nobody's: it may go whatever becomes of the step."""
         try:
-            self.phases.draft(jobs)
+            self.windows.open(tenancies)
+            for slot in scrubs:
+                self.windows.scrub(slot)
+            if jobs:
+                self.phases.verify(jobs, staged)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self.windows.device.type == "cuda":
+                torch.cuda.empty_cache()  # what is cached in other sizes may be all that the next, smaller step needs
+            raise StepFailed("OUT_OF_MEMORY", f"{type(error).__name__}: {error}") from error
+
+    # ---- after the commit: a raise costs the drafts alone -------------------------------------------------------
+
+    def _draft(self, jobs: list[Job]) -> tuple[int, str | None]:
+        """Draft for the rows that want it. Returns how many drafts were not finite, and what failed altogether."""
+        try:
+            return self.phases.draft(jobs), None
         except StepFailed:  # the worker's watch over itself (`paranoid.py`): more is wrong than a draft
             raise
         except Exception as error:
             log.exception("drafter_failed", session=self.session)
-            for job in jobs:
-                self.windows.table[job.slot].held = []
-            return f"the drafter failed: {type(error).__name__}: {error}"
-        return None
+            self._drop_drafts(jobs)
+            return 0, f"the drafter failed: {type(error).__name__}: {error}"
+
+    def _answers(self, jobs: list[Job], details: dict[int, Detail]) -> tuple[dict[int, ReportRow], str | None]:
+        """What was committed is told, come what may: without details and drafts if those cannot be told."""
+        try:
+            return {job.slot: self.answer(job, details[job.slot]) for job in jobs}, None
+        except Exception as error:
+            log.exception("report_failed", session=self.session)
+            self._drop_drafts(jobs)
+            return {job.slot: _plain_answer(job) for job in jobs}, f"a report failed: {type(error).__name__}: {error}"
+
+    def _drop_drafts(self, jobs: list[Job]) -> None:
+        """A worker that cannot even do this has committed what it does not tell: it runs no further step."""
+        self._broken = StepFailed("BROKEN", "a step failed after its commit and could not be brought to an end")
+        for job in jobs:
+            window = self.windows.table[job.slot]
+            window.held, window.confidence, window.noise = [], None, None
+            self.windows.wipe(job.slot)
+        self._broken = None
 
     def _check_all(
         self, rows: list[Any]
@@ -171,7 +211,8 @@ class Runner:
         proposer, window = self.phases.proposer, self.windows.table[slot]
         return window.confidence if proposer is not None and proposer.confidences and window.held else None
 
-    def _answer(self, job: Job, before: tuple[list[int], list[float] | None]) -> ReportRow:
+    def answer(self, job: Job, before: Detail) -> ReportRow:
+        """The row's report. before: the draft that it verified, with its confidences."""
         if not job.samples:
             return wire.Seeded(job.slot, job.row.epoch)
         held, confidence = before
@@ -187,3 +228,13 @@ class Runner:
             margins=job.margins,
             held_confidence_logits=self._held_confidence(job.slot),
         )
+
+    def _faulted(self, job: Job) -> wire.RowFault:
+        log.warning("row_faulted", session=self.session, slot=job.slot, code="NON_FINITE", reason=job.fault)
+        return wire.RowFault(job.slot, job.row.epoch, "NON_FINITE", job.fault or "")
+
+
+def _plain_answer(job: Job) -> ReportRow:
+    if not job.samples:
+        return wire.Seeded(job.slot, job.row.epoch)
+    return wire.Emitted(job.slot, job.row.epoch, job.emitted, job.accepted_len, 0)

@@ -256,5 +256,25 @@ class Windows:
         return max(window.context_start, window.context_len - self.shape.drafter_window)
 
     def scrub(self, slot: int) -> None:
-        """Make everything in the slot unreadable; the next Open starts from nothing."""
+        """Make everything in the slot unreadable and leave nothing of it; the next Open starts from nothing."""
         self.table[slot] = Window()
+        self.wipe(slot)
+
+    def wipe(self, slot: int) -> None:
+        """Clear what nobody may read: a mask hides numbers, but not infinities and NaN that a failed step left."""
+        self._fill_unreadable(slot, self.table[slot], 0.0)
+
+    def _fill_unreadable(self, slot: int, window: Window, value: float) -> None:
+        """Give all of the slot's rows that `window` does not count the same value."""
+        self.target.rows[:, slot, :, window.length :] = value
+        self._fill_unreadable_context(slot, window, value)
+
+    def _fill_unreadable_context(self, slot: int, window: Window, value: float) -> None:
+        if self.context is None:
+            return
+        first, end, ring = self.first_context(window), window.context_len, self.context.length
+        # What is not readable comes after it, up to where the ring begins to repeat.
+        start, stop = end % ring, (first - 1) % ring + 1 if first < end else end % ring
+        spans = [(start, stop)] if start < stop else [(start, ring), (0, stop)]
+        for begin, until in spans:
+            self.context.rows[:, slot, :, begin:until] = value

@@ -21,6 +21,7 @@ from .engines import Pair
 from .generate import generate
 from .machines import machines
 from .replay import replay
+from .report import report
 from .serve import serve
 from .simulate import simulate_
 from .trace import trace
@@ -42,6 +43,7 @@ app.command()(costs)
 app.command()(calibrate)
 app.command()(docs)
 app.command()(replay)
+app.command()(report)
 app.command("simulate")(simulate_)
 app.add_typer(trace, name="trace")
 

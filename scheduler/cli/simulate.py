@@ -19,7 +19,8 @@ from ..trace.arrivals import FORMATS, Arrival, read_arrivals
 from ..trace.fitting import Recorded, fit_trace
 from ..trace.outcome import outcome
 from ..trace.published import PUBLISHED, published
-from ..trace.simulate import limits_for, simulate
+from ..trace.report import of_runs, page
+from ..trace.simulate import StepSeen, limits_for, simulate
 from ..trace.simulated import Acceptance
 from ..trace.step_times import StepTimes, point_times, table_times
 from .engines import Pair
@@ -63,9 +64,11 @@ def simulate_(
     ttft_ms: Annotated[float | None, typer.Option("--ttft-ms", min=0, help="Goodput: first token within.")] = None,
     itl_ms: Annotated[float | None, typer.Option("--itl-ms", min=0, help="Goodput: mean between tokens.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write everything there.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Draw the policies.")] = None,
 ) -> None:
     """Run the real scheduler in virtual time over recorded arrivals, one policy after another, and compare."""
     writable(json_, "--json")
+    writable(report, "--report")
     recorded = fit_trace(arrivals) if _is_trace(arrivals) else None
     asked = _arrivals(arrivals, recorded, format_=format_, scale=scale, first=first)
     times = _times(cost_table, recorded, context.obj, overhead_us=overhead_us)
@@ -79,10 +82,14 @@ def simulate_(
         if getattr(made, "needs_confidence", False):
             raise Refused("BAD_CONFIG", f"--policy {name}: a simulated drafter has no confidences to decide by")
     rows = []
+    steps: dict[str, list[StepSeen]] = {name: [] for name in names if report is not None}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("policies", total=len(policies))
         for name, made in policies.items():
-            run = simulate(asked, made, name=name, limits=limits, times=times, acceptance=luck, seed=seed)
+            watch = steps[name].append if report is not None else None
+            run = simulate(
+                asked, made, name=name, limits=limits, times=times, acceptance=luck, seed=seed, on_step=watch
+            )
             rows.append(outcome(run, num_slots=num_slots, ttft_ms=ttft_ms, itl_ms=itl_ms))
             progress.advance(task)
     about = {
@@ -99,6 +106,9 @@ def simulate_(
     _print(about, rows)
     if json_ is not None:
         json_.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+    if report is not None:
+        told = f"{len(asked)} requests of {arrivals.name}, {num_slots} slots; step times: {times.note}"
+        report.write_text(page(f"policies on {arrivals.name}", of_runs(told, rows, steps)), encoding="utf-8")
 
 
 def _is_trace(path: Path) -> bool:

@@ -13,6 +13,7 @@ import attrs
 from .costs import CostTable
 
 KEEP = 31 / 32  # of the evidence when another step of the kind comes
+SURPRISE = 4.0  # times what its kind takes is the most that one step counts for: a stall must not decide for hours
 PRIOR = 1.0  # steps of a kind, as all kinds together went, that are assumed before the first one
 
 
@@ -47,7 +48,7 @@ class StepCosts:
         expected = table.target(len(lens), len(lens) + sum(lens)) + table.draft(num_drafting)
         counts, ratios = list(self.counts), list(self.ratios)
         counts[kind] = counts[kind] * KEEP + 1
-        ratios[kind] = ratios[kind] * KEEP + cost_ns / expected
+        ratios[kind] = ratios[kind] * KEEP + min(cost_ns / expected, SURPRISE * self.factors()[kind])
         return StepCosts(tuple(counts), tuple(ratios), 0 if kind is Kind.REST else self.unrested_len + 1)
 
     def factors(self) -> tuple[float, ...]:

@@ -89,6 +89,7 @@ class Settings:
     device: str = _setting("cpu", _TEXT)
     num_threads: int = _setting(1, _integer(1))
     runner: str = _setting("eager", _one_of("eager", "static", "cuda"))
+    memory_limit_mb: int | None = _setting(None, _optional(_integer(1)))
     measure_costs: bool = _setting(True, _FLAG)
     cost_table: str | None = _setting(None, _optional(_TEXT))
     trace: str | None = _setting(None, _optional(_TEXT))
@@ -164,6 +165,7 @@ class Settings:
             runner=self.runner,
             drafter_window=self.drafter_window,
             measure_costs=self.measure_costs,
+            memory_limit_mb=self.memory_limit_mb,
             paranoid=self.paranoid,
         )
 

@@ -58,15 +58,14 @@ def unpack(value: Any) -> Any:
     """Return the object that `pack` made `value` of. Raises `Refused` (BAD_FILE) naming what is wrong."""
     if type(value) is not list or not value or type(value[0]) is not str or value[0] not in CLASSES:
         raise Refused("BAD_FILE", f"{_glance(value)}: expected [class name, fields ...]")
-    made = CLASSES[value[0]]
-    fields = attrs.fields(made)
-    if len(value) != len(fields) + 1:
-        raise Refused("BAD_FILE", f"{made.__name__} with {len(value) - 1} fields: expected {len(fields)}")
+    made, shape, deep, names = _FORMS[value[0]]
     try:
-        values = [read(one) for read, one in zip(_READERS[made], value[1:], strict=True)]
-        if fields and fields[0].kw_only:
-            return made(**{field.name: one for field, one in zip(fields, values, strict=True)})
-        return made(*values)
+        fields = msgspec.convert(value[1:], shape)
+        if deep:
+            fields = list(fields)
+            for index, read in deep:
+                fields[index] = read(fields[index])
+        return made(*fields) if names is None else made(**dict(zip(names, fields, strict=True)))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise Refused("BAD_FILE", f"{made.__name__}: {error}") from error
 
@@ -130,10 +129,24 @@ def _holds_objects(kind: Any) -> bool:
 # ---- reading back -------------------------------------------------------------------------------------------------
 
 
+def _form(made: type[Any]) -> tuple[type[Any], Any, list[tuple[int, Pack]], list[str] | None]:
+    """The class, the type of its plain fields together (one judgement for all), readers of the others, and its fields'
+    names where it takes them by name."""
+    fields = attrs.fields(made)
+    plain = [Any if _is_deep(one.type) else one.type for one in fields]
+    deep = [(index, _reader(one.type)) for index, one in enumerate(fields) if _is_deep(one.type)]
+    names = [one.name for one in fields] if any(one.kw_only for one in fields) else None
+    return made, tuple[tuple(plain)] if plain else tuple[()], deep, names  # type: ignore[misc]
+
+
+def _is_deep(kind: Any) -> bool:
+    return _holds_objects(kind) and get_origin(kind) is not frozenset
+
+
 def _reader(kind: Any) -> Pack:
-    """A function that makes a field of this type of a plain value."""
+    """A function that makes a field of this type, which may hold objects, of plain values."""
     parts, origin = get_args(kind), get_origin(kind)
-    if not _holds_objects(kind) or origin is frozenset:
+    if not _is_deep(kind):
         return lambda value: msgspec.convert(value, kind)
     if origin is list or origin is tuple:
         one = _reader(parts[0])
@@ -166,4 +179,4 @@ def _glance(value: Any) -> str:
 for _made in CLASSES.values():
     attrs.resolve_types(_made)
 _PLAIN = _packers()
-_READERS = {made: [_reader(one.type) for one in attrs.fields(made)] for made in CLASSES.values()}
+_FORMS = {name: _form(made) for name, made in CLASSES.items()}

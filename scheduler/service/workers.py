@@ -22,7 +22,7 @@ log = structlog.get_logger()
 WorkerOutput = results.SpawnWorker | results.KillWorker | results.SendInit | results.SendDrain | results.Command
 LEAVE_S = 2.0  # for a worker that said goodbye to exit by itself
 
-TIMES = ("target_ns", "draft_ns", "cpu_ns", "wait_ns")
+SUMS = ("target_ns", "draft_ns", "cpu_ns", "wait_ns", "drafts_lost", "passes_uncaptured")
 
 
 class WorkerEdge:
@@ -42,7 +42,7 @@ class WorkerEdge:
         self.drops = Drops("worker_frame_dropped")
         self.next_ping_ns: int | None = None  # None: not serving, or a step is in flight
         self.session = 0
-        self.times = dict.fromkeys(("steps_timed", *TIMES), 0)
+        self.times = dict.fromkeys(("steps_timed", *SUMS), 0)
         self.registered: int | None = None
         self._asked_to_leave = False  # for the log alone
         self._heartbeat_ns = int(heartbeat_s * 1e9)
@@ -143,9 +143,9 @@ class WorkerEdge:
         yield worker_event(message)
 
     def _count(self, report: wire.Report) -> None:
-        """Where the time of steps goes, summed since the start; the worker measures all of it."""
+        """Where the time of steps goes and what they did without, summed since the start, as the worker says it."""
         self.times["steps_timed"] += 1
-        for name in TIMES:
+        for name in SUMS:
             self.times[name] += getattr(report, name)
 
     def _send(self, message: wire.ToWorker) -> None:

@@ -116,7 +116,7 @@ def _arrival(at_ns: float, prompt_len: Any, output_len: Any, **more: Any) -> Arr
     lens = (int(prompt_len), int(output_len))
     if not all(1 <= length <= MAX_LEN for length in lens):
         raise ValueError(f"prompt and output of {lens} tokens: expected 1..{MAX_LEN}")
-    return Arrival(at_ns=int(at_ns), prompt_len=lens[0], output_len=lens[1], **more)
+    return Arrival(at_ns=round(at_ns), prompt_len=lens[0], output_len=lens[1], **more)
 
 
 # ---- the formats: a line in, an arrival out; None for a heading ----------------------------------------------------

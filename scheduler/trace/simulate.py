@@ -44,6 +44,7 @@ class StepSeen:
     begin_ns: int
     end_ns: int
     num_rows: int
+    num_decodes: int
     num_chunk_tokens: int
     num_verified: int
     num_emitted: int
@@ -192,7 +193,7 @@ class _Engine:
 
 
 def _shown(command: results.Command, rows: Sequence[Any], begin_ns: int, end_ns: int) -> StepSeen:
-    verified = sum(row.draft_len for row in command.rows if type(row) is events.Decode)
+    decodes = [row.draft_len for row in command.rows if type(row) is events.Decode]
     chunks = sum(len(row.token_ids) for row in command.rows if type(row) is events.Seed)
     emitted = sum(len(row.token_ids) for row in rows if type(row) is events.Emitted)
-    return StepSeen(begin_ns, end_ns, len(command.rows), chunks, verified, emitted)
+    return StepSeen(begin_ns, end_ns, len(command.rows), len(decodes), chunks, sum(decodes), emitted)

@@ -118,6 +118,7 @@ class Init(Message, frozen=True):
     runner: str = "eager"  # eager | static (the CPU twin of graphs) | cuda
     drafter_window: int | None = None
     measure_costs: bool = False
+    memory_limit_mb: int | None = None  # for windows and steps, beside the weights; None: what is free
     paranoid: bool = False  # watch every window: for tests and suspicions, at twice the time of a step
     confidences: bool = False  # report the confidence logits of every held draft
     costs: CostTable | None = None  # of an earlier worker or of a file: nothing is measured then
@@ -188,6 +189,8 @@ class Report(Message, frozen=True):
     cost_ns: int = 0
     wait_ns: int = 0
     lost: str | None = None
+    drafts_lost: int = 0  # rows whose drafter computed what is not finite: they hold nothing
+    passes_uncaptured: int = 0  # passes of the target that fit none of the captured graphs and ran eagerly
 
 
 class StepFault(Message, frozen=True):

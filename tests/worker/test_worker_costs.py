@@ -72,7 +72,7 @@ def bits(rows: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("fails", [False, True], ids=["done", "raises"])
 def test_measuring_moves_no_window_even_when_it_raises(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dsparkd.worker.backend import scratch_restored
+    from dsparkd.worker.warmup import scratch_restored
 
     driver, twin = Driver(backend("block7")), Driver(backend("block7"))
     prompt = samples("block7")[1]["prompt_ids"]

@@ -36,7 +36,7 @@ MOVES = st.builds(
     propose=st.booleans(),
 )
 STEPS = st.lists(
-    st.tuples(st.tuples(MOVES, MOVES, MOVES), st.sampled_from([*FAULTS, *["none"] * 8])), min_size=1, max_size=14
+    st.tuples(st.tuples(MOVES, MOVES, MOVES), st.sampled_from([*FAULTS, *["none"] * 12])), min_size=1, max_size=14
 )
 
 

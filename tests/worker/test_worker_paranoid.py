@@ -8,10 +8,10 @@ import torch
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.wire.workerside import StepFailed
 from dsparkd.worker import costs
-from dsparkd.worker.backend import scratch_restored, warm_up
 from dsparkd.worker.graphs import StaticRunner
 from dsparkd.worker.paranoid import Violation, WatchedStore, WatchedWindows
 from dsparkd.worker.phases import Phases
+from dsparkd.worker.warmup import scratch_restored, warm_up
 from dsparkd.worker.windows import Window, Windows
 from window_support import House, house
 from worker_support import backend, phases_of, samples
@@ -61,6 +61,8 @@ def test_what_an_open_does_not_keep_is_poison_before_the_step_runs() -> None:
     plain = phases_of(one.driver.backend).runner
 
     class Looking:
+        num_uncaptured = 0
+
         def forward(self, batch: Any) -> Any:
             seen.append(one.windows.target.rows[:, 1].isnan().all(-1).all(0).all(0).tolist())
             return plain.forward(batch)

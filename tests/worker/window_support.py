@@ -16,6 +16,7 @@ from dsparkd.models.drafter import DSparkDrafter
 from dsparkd.models.layers import grouped_attention
 from dsparkd.models.target import Qwen3Target
 from dsparkd.scheduler.wire import messages as wire
+from dsparkd.worker import faults
 from dsparkd.worker.windows import Window, Windows
 from torch import Tensor
 from worker_support import TOLERANCE, Driver, backend, phases_of, samples, seed
@@ -25,7 +26,7 @@ MAX_MODEL_LEN = 64
 _epochs = count(1)
 
 
-class ToldToFail(MemoryError):
+class ToldToFail(Exception):
     """An injected fault."""
 
 
@@ -251,32 +252,29 @@ def house(name: str = "vanilla", **init: Any) -> House:
     return House(name, Driver(backend(name, **{"num_slots": 3, "max_model_len": MAX_MODEL_LEN, **init})))
 
 
-FAULTS = ("none", "target entry", "target done", "context entry", "context done", "draft")
+# Where a step can be told to fail, and when. (An Open that fails on entry: `test_worker_prefix.py`.)
+FAULTS: dict[str, tuple[faults.Point, faults.When] | None] = {
+    "none": None,
+    "open done": (faults.Point.OPEN, faults.When.DONE),
+    "target entry": (faults.Point.FORWARD, faults.When.ENTRY),
+    "target done": (faults.Point.FORWARD, faults.When.DONE),
+    "accept done": (faults.Point.ACCEPT, faults.When.DONE),
+    "context entry": (faults.Point.PROJECT, faults.When.ENTRY),
+    "context done": (faults.Point.PROJECT, faults.When.DONE),
+    "successor done": (faults.Point.SUCCESSOR, faults.When.DONE),
+    "commit entry": (faults.Point.COMMIT, faults.When.ENTRY),
+    "draft": (faults.Point.PROPOSE, faults.When.ENTRY),
+    "draft done": (faults.Point.PROPOSE, faults.When.DONE),
+    "report": (faults.Point.REPORT, faults.When.ENTRY),
+}
 
 
 @contextmanager
 def injected(driver: Driver, fault: str) -> Iterator[None]:
     """Let one phase raise, on entry or when all of its work is done."""
-    phases: Any = phases_of(driver.backend)
-    place, _, when = fault.partition(" ")
-    owner, method = {
-        "target": (phases.runner, "forward"),
-        "context": (phases, "project"),
-        "draft": (phases.proposer, "propose"),
-        "none": (None, ""),
-    }[place]
-    if owner is None:
+    place = FAULTS[fault]
+    if place is None:
         yield
         return
-    plain = getattr(owner, method)
-
-    def failing(*arguments: Any, **options: Any) -> Any:
-        if when != "entry":
-            plain(*arguments, **options)
-        raise ToldToFail(fault)
-
-    setattr(owner, method, failing)
-    try:
+    with faults.injected(driver.backend.runner, place[0], lambda: ToldToFail(fault), when=place[1]):
         yield
-    finally:
-        delattr(owner, method)

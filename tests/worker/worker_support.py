@@ -96,6 +96,8 @@ class TorchRows:
             report = self.backend.run(wire_step(results.Command(1, self.step_id, list(rows))))
         except StepFailed as failed:
             raise ScriptedFault(failed.code, str(failed)) from failed
+        except Exception as error:  # as the worker's loop does
+            raise ScriptedFault("INTERNAL", str(error)) from error
         event = worker_event(report)
         assert isinstance(event, events.Report)
         self.lost = event.lost

@@ -19,11 +19,14 @@ SEED_READY = request.State.SEED_READY
 STICK = 0.02  # a row that drafts counts for so much more than one that rests: nobody flaps between equals
 CLOSE = 1.3  # drafting that promises less than so many times the rate of resting is compared to it now and then,
 REST_LEN = 64  # after so many steps, sooner while little is known
-PROBE_LEN = 128  # passes after which a resting row drafts once, to see whether its text became predictable
+PROBE_LEN = 128  # passes after which a resting row drafts once, to see whether its text became predictable,
+PROBE_SHARE = 64  # and seldomer where that would take more than the 64th part of all time
 
 
 @attrs.frozen
 class Auto:
+    """`max_len`: the engine's `max_draft_len`; None: the drafter's block."""
+
     name: str = "auto"
     version: int = 1
     max_len: int | None = None
@@ -34,19 +37,26 @@ class Auto:
         capacity = ledger.worker.capacity
         if capacity is None or capacity.costs is None:
             return [0] * len(rows)  # no READY: nobody runs either
-        block_len = capacity.block_len
-        prior = ledger.acceptance.chances(block_len, [FIRST_GUESS] * block_len)
+        most = capacity.block_len if self.max_len is None else min(self.max_len, capacity.block_len)
+        prior = ledger.acceptance.chances(most, [FIRST_GUESS] * most)
         decoding = [one for one in rows if one.state is not SEED_READY]
-        survivals = [_survival(one, prior, block_len) for one in decoding]
+        survivals = [_survival(one, prior, most) for one in decoding]
         factors = ledger.step_costs.factors()
         wants, advantage = best_lengths(survivals, capacity.costs, factors=factors)
-        if advantage < CLOSE and _rest_is_due(ledger.step_costs):
-            return [0] * len(rows)
-        _probe(decoding, wants, block_len)
         if len(decoding) < len(rows):  # a prompt drafts if it will be worth it once all of them decode
-            survivals += [_survival(one, prior, block_len) for one in rows[len(decoding) :]]
-            wants += best_lengths(survivals, capacity.costs, factors=factors)[0][len(decoding) :]
-        return wants
+            both = survivals + [_survival(one, prior, most) for one in rows[len(decoding) :]]
+            chunks = best_lengths(both, capacity.costs, factors=factors)[0][len(decoding) :]
+        elif advantage < CLOSE and _rest_is_due(ledger.step_costs):
+            return [0] * len(rows)  # beside chunks it would teach nothing
+        else:
+            chunks = []
+        resting = [at for at, one in enumerate(decoding) if wants[at] == one.held_len == 0 and survivals[at]]
+        if resting:
+            probing = _waited(decoding, resting, survivals, ledger, costs=capacity.costs)
+            probing += _went_well(decoding, resting, survivals, costs=capacity.costs, factors=factors)
+            for at in probing:
+                wants[at] = most
+        return wants + chunks
 
 
 def best_lengths(
@@ -84,12 +94,11 @@ def best_lengths(
     return lengths, best_rate * rest_ns / num_rows
 
 
-def _survival(one: Request, prior: Sequence[float], block_len: int) -> list[float]:
-    """Products of the request's chances, a little more for who drafts than for who rests."""
+def _survival(one: Request, prior: Sequence[float], most: int) -> list[float]:
+    """Products of the request's chances, a little more for who drafts than for who rests; none for who must not."""
     own = one.options.max_draft_len
-    most = block_len if own is None else min(own, block_len)
     favour = 1 + STICK if one.held_len > 0 else 1 - STICK
-    chances = one.acceptance.chances(most, prior)
+    chances = one.acceptance.chances(most if own is None else min(own, most), prior)
     return [favour * survival for survival in accumulate(chances, lambda a, b: a * b)]
 
 
@@ -98,20 +107,40 @@ def _rest_is_due(known: StepCosts) -> bool:
     return known.unrested_len >= min(REST_LEN, 8 * (1 + int(known.counts[Kind.REST])))
 
 
-def _probe(decoding: Sequence[Request], wants: list[int], block_len: int) -> None:
-    """Let resting rows draft once in a while, together, as a block for many costs little more than one for one.
+def _waited(
+    decoding: Sequence[Request],
+    resting: Sequence[int],
+    survivals: Sequence[Sequence[float]],
+    ledger: Ledger,
+    *,
+    costs: CostTable,
+) -> list[int]:
+    """Who drafts once because long nobody looked: those who rested half the time go together, as a block for many
+    costs little more than one for one. Requests may be too short to wait so long, but the engine is not: when nobody
+    drafts at all, the passes of all of them count, and one of them goes."""
+    rested = {at: decoding[at].acceptance.rest_len for at in resting}
+    longest = max(resting, key=rested.__getitem__)
+    going = [at for at in resting if rested[at] >= PROBE_LEN // 2] or [longest]
+    num_rows = len(decoding)
+    rest_ns = costs.target(num_rows, num_rows)
+    probe_ns = costs.target(num_rows, num_rows + sum(len(survivals[at]) for at in going)) + costs.draft(len(going))
+    patience = max(float(PROBE_LEN), PROBE_SHARE * (probe_ns - rest_ns) / rest_ns)
+    alone = all(one.held_len == 0 for one in decoding) and ledger.acceptance.rest_len >= patience * num_rows
+    return going if alone or rested[longest] >= patience else []
 
-    Who holds a draft is about to hear how it fares, so a probe is one block.
-    """
-    due = [one.held_len == 0 and one.acceptance.rest_len >= _interval(one, block_len) for one in decoding]
-    if not any(due):
-        return
-    for index, one in enumerate(decoding):
-        joins = one.held_len == 0 and one.acceptance.rest_len >= PROBE_LEN // 2
-        if wants[index] == 0 and (due[index] or joins):
-            wants[index] = block_len
 
-
-def _interval(one: Request, block_len: int) -> int:
-    """A probe that went well is soon followed by another one."""
-    return 1 if 2 * one.acceptance.last_accepted_len >= block_len else PROBE_LEN
+def _went_well(
+    decoding: Sequence[Request],
+    resting: Sequence[int],
+    survivals: Sequence[Sequence[float]],
+    *,
+    costs: CostTable,
+    factors: Sequence[float],
+) -> list[int]:
+    """Who drafts once more at once, after a draft of which so many stood that it would pay if it went on like that."""
+    heard = {at: decoding[at].acceptance.last_accepted_len for at in resting if decoding[at].acceptance.rest_len == 0}
+    if not any(heard.values()):
+        return []
+    hopes = [[1.0] * min(heard[at], len(own)) if at in heard else own for at, own in enumerate(survivals)]
+    lengths, _ = best_lengths(hopes, costs, factors=factors)
+    return [at for at in heard if lengths[at] > 0]
