@@ -106,9 +106,8 @@ def main() -> None:
         pair, again, chaos = (Path(folder) / name for name in ("pair", "again", "chaos"))
         record_pair(pair, arguments.rows, arguments.max_tokens)
         spent, life, steps = writing_share(pair, again)
-        print(
-            f"recording: {spent:.0f} us of {life:.0f} us a step of {arguments.rows} rows: {spent / life:.2%} ({steps} steps)"
-        )
+        share = f"{spent:.0f} us of {life:.0f} us a step of {arguments.rows} rows: {spent / life:.2%}"
+        print(f"recording: {share} ({steps} steps)")
         took = record_chaos(chaos, arguments.steps)
         began = time.monotonic()
         count, difference = first_difference(chaos)

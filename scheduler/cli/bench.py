@@ -19,8 +19,9 @@ from ...statemachine.errors import Refused
 from ..service.policy_settings import policy_from_text
 from ..wire.client_async import AsyncClient
 from .engines import Drafter, Dtype, EngineFlags, MaxModelLen, MaxTokens, Model, Pair, Seed, Temperature, quiet_local
-from .files import writable
+from .files import writable, write
 from .line_chart import Line, line_chart
+from .prompts import Prompt, read_prompts
 from .turns import Tally, percentile, run_turn
 
 COLUMNS = (  # heading, key, digits
@@ -46,7 +47,7 @@ def bench(
     concurrency: Annotated[str, typer.Option("--concurrency", help="Requests at once.")] = "1,2,4,8,16,32,64",
     model: Model = None,
     drafter: Drafter = None,
-    prompts: Annotated[Path | None, typer.Option("--prompts", help="JSONL of `prompt`s instead of the pair's.")] = None,
+    prompts: Annotated[Path | None, typer.Option("--prompts", help="JSONL of prompts, or a trace.")] = None,
     max_tokens: MaxTokens = 64,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each policy at each concurrency.")] = 3,
     temperature: Temperature = 0.0,
@@ -64,7 +65,7 @@ def bench(
     policies, levels = _policies(policy), _levels(concurrency)
     for path, flag in ((json_, "--json"), (plot, "--plot")):
         writable(path, flag)
-    texts = _prompts(prompts or pair.prompts)
+    texts = read_prompts(prompts or pair.prompts)
     flags = EngineFlags(
         model=model,
         drafter=drafter,
@@ -87,9 +88,9 @@ def bench(
     rows = [_row(level, name, tallies) for level in levels for name in (PLAIN, *policies)]
     console.print(_table(rows))
     if json_ is not None:
-        json_.write_text(json.dumps({"rows": rows}, indent=2) + "\n", encoding="utf-8")
+        write(json_, json.dumps({"rows": rows}, indent=2) + "\n", flag="--json")
     if plot is not None:
-        plot.write_text(_picture(rows, levels), encoding="utf-8")
+        write(plot, _picture(rows, levels), flag="--plot")
 
 
 class Turns:
@@ -97,7 +98,7 @@ class Turns:
 
     def __init__(
         self,
-        prompts: Sequence[str],
+        prompts: Sequence[Prompt],
         options: dict[str, Any],
         *,
         seed: int,
@@ -142,18 +143,10 @@ def _levels(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) >= 1 for part in parts):
         raise Refused("BAD_CONFIG", f"--concurrency {text}: expected whole numbers, 1 or more, as in 1,2,4")
-    return [int(part) for part in parts]
-
-
-def _prompts(path: Path) -> list[str]:
-    try:
-        prompts = [json.loads(line)["prompt"] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        expected = 'expected lines like {"prompt": "..."}'
-        raise Refused("BAD_CONFIG", f"--prompts {path}: {expected}: {type(error).__name__}: {error}") from error
-    if not prompts or not all(type(prompt) is str and prompt for prompt in prompts):
-        raise Refused("BAD_CONFIG", f"--prompts {path}: expected at least one prompt, each a text that is not empty")
-    return prompts
+    levels = [int(part) for part in parts]
+    if len(set(levels)) < len(levels):
+        raise Refused("BAD_CONFIG", f"--concurrency {text}: expected each number once")
+    return levels
 
 
 def _settings(flags: EngineFlags, pair: Pair, name: str) -> dict[str, Any]:

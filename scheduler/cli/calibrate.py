@@ -15,8 +15,8 @@ from ...statemachine.errors import Refused
 from ..service.calibration_files import Calibration, write_calibration
 from ..trace.calibration import Position, calibrated
 from ..trace.rounds import models_of, rounds
-from ..wire.client import Client
-from .files import writable
+from .engines import engine
+from .files import writable, write
 from .line_chart import Line, line_chart
 
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
@@ -49,7 +49,7 @@ def calibrate(
     )
     write_calibration(output, made)
     if plot is not None:
-        plot.write_text(_chart(found), encoding="utf-8")
+        write(plot, _chart(found), flag="--plot")
     Console().print(_table(found, len(recorded)))
     if not fingerprint:
         note = "the file does not say which models it is for: --connect ADDRESS would"
@@ -60,7 +60,7 @@ def _models(connect: str | None, record: Path) -> dict[str, str]:
     if connect is None:
         known = models_of(record)
     else:
-        with Client(connect) as client:
+        with engine(connect, {}) as client:
             table = client.stats()["cost_table"]
         if table is None:
             raise Refused("NO_COST_TABLE", f"--connect {connect}: the engine has no cost table, so it names no models")

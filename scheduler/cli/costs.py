@@ -12,7 +12,8 @@ from rich.table import Table
 
 from ...statemachine.errors import Refused
 from ..service.cost_files import write_costs
-from ..wire.client import Client
+from .engines import engine
+from .files import writable
 
 
 def costs(
@@ -22,7 +23,8 @@ def costs(
     ] = None,
 ) -> None:
     """Show the cost table of an engine, measured while its worker warmed up."""
-    with Client(connect) as client:
+    writable(output, "--output")
+    with engine(connect, {}) as client:
         stats = client.stats()
     if output is not None:
         write_costs(output, stats)

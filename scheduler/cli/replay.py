@@ -3,6 +3,7 @@
 Owns the presentation; `trace/replay.py` replays and compares.
 """
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from ...statemachine.errors import Refused
 from ..core import events, results
 from ..service.packing import pack
+from ..trace.live import recorded_requests, run_again
 from ..trace.replay import Difference, Step, first_difference
 
 
@@ -21,8 +23,18 @@ def replay(
     until: Annotated[int | None, typer.Option("--until", min=1, help="Stop after so many inputs.")] = None,
     request: Annotated[int | None, typer.Option("--request", min=0, help="Print what concerns this request.")] = None,
     step: Annotated[int | None, typer.Option("--step", min=1, help="Print this step's command and report.")] = None,
+    live: Annotated[
+        str | None, typer.Option("--live", metavar="ADDRESS", help="Send its requests to an engine instead.")
+    ] = None,
+    speed: Annotated[float, typer.Option("--speed", min=0.0, help="--live: times its pace; 0: at once.")] = 1.0,
 ) -> None:
-    """Feed a trace's inputs to a fresh core and compare everything that it says, digest by digest."""
+    """Feed a trace's inputs to a fresh core and compare everything that it says, digest by digest.
+
+    With --live ADDRESS its requests go to a running engine, and their tokens are compared.
+    """
+    if live is not None:
+        _live(live, trace, speed=speed)
+        return
     if request is not None and step is not None:
         raise Refused("BAD_CONFIG", "--request and --step: expected one of them")
     look = Look(Console(soft_wrap=True), request=request, step=step)
@@ -32,6 +44,19 @@ def replay(
         return
     _print_difference(look.console, difference)
     raise typer.Exit(1)
+
+
+def _live(address: str, trace: Path, *, speed: float) -> None:
+    console = Console(soft_wrap=True)
+    requests = recorded_requests(trace)
+    found = asyncio.run(run_again(address, requests, speed=speed))
+    for one in found:
+        now = "nothing" if one.now is None else one.now
+        told = f"{one.name}: at {one.index} it was {one.then}, now {now} {one.message}"
+        console.print(told.rstrip(), markup=False, highlight=False)
+    console.print(f"{len(requests)} requests sent, {len(requests) - len(found)} said the same", highlight=False)
+    if found:
+        raise typer.Exit(1)
 
 
 class Look:

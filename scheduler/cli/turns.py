@@ -12,8 +12,10 @@ from typing import Any
 
 import attrs
 
+from ...statemachine.errors import EngineError
 from ..wire import messages as wire
 from ..wire.client_async import AsyncClient, AsyncStream
+from .prompts import Prompt
 
 
 @attrs.define
@@ -52,7 +54,7 @@ class Tally:
 
 
 async def run_turn(
-    client: AsyncClient, prompts: Sequence[str], options: Sequence[dict[str, Any]], *, num_users: int
+    client: AsyncClient, prompts: Sequence[Prompt], options: Sequence[dict[str, Any]], *, num_users: int
 ) -> Tally:
     """Let `num_users` users work through the prompts, each one request at a time, and return the sums.
 
@@ -66,7 +68,7 @@ async def run_turn(
 
 
 class _Turn:
-    def __init__(self, client: AsyncClient, jobs: deque[tuple[str, dict[str, Any]]], *, num_users: int) -> None:
+    def __init__(self, client: AsyncClient, jobs: deque[tuple[Prompt, dict[str, Any]]], *, num_users: int) -> None:
         if len(jobs) <= 2 * num_users:
             raise ValueError(f"{len(jobs)} prompts for {num_users} users: expected more than {2 * num_users}")
         self.client, self.jobs, self.num_users = client, jobs, num_users
@@ -101,6 +103,8 @@ class _Turn:
         num_tokens = 0
         async for message in stream:
             now = time.perf_counter()
+            if isinstance(message, wire.Finished) and message.state == "FAILED":
+                raise EngineError(f"request {message.request_id}: {message.reason}: {message.message}")
             if not isinstance(message, wire.Tokens):
                 continue
             count, counts = len(message.token_ids), len(self.marks) == 1

@@ -106,6 +106,8 @@ def cut(core: "Core", one: Request, row: Seed | Decode, emitted: Emitted) -> Out
 
 def impossible(rows: list[CommandRow], report: Report) -> str | None:
     """Say why no lawful worker reports this for these rows, or None. Judged before any machine moves."""
+    if report.cost_ns < 0:
+        return f"cost_ns = {report.cost_ns}: expected 0 or more"
     if len(report.rows) != len(rows):
         return f"{len(report.rows)} report rows for {len(rows)} command rows"
     for row, got in zip(rows, report.rows, strict=True):

@@ -31,10 +31,13 @@ def read_costs(path: Path) -> CostTable:
 
 
 def write_costs(path: Path, stats: Mapping[str, Any]) -> None:
-    """Raises `Refused` when the engine has no table."""
+    """Raises `Refused` when the engine has no table, or the file cannot be written."""
     table = stats["cost_table"]
     if table is None:
         raise Refused(
             "NO_COST_TABLE", "the engine has no cost table: measure_costs is off, or its worker measures none"
         )
-    path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    try:
+        path.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Refused("BAD_CONFIG", f"--output {path}: cannot be written: {error}") from error

@@ -13,6 +13,7 @@ import attrs
 
 from ...statemachine.errors import Refused, refuse_all
 from ..core.policies import BUILT_IN, FORMS, Policy, parse_policy
+from ..core.policies.auto import Auto
 from ..core.policies.confidence import Confidence
 from ..core.policies.schedule import MaxConcurrency, schedule_of, schedule_pairs, schedule_problems
 from .calibration_files import read_calibration
@@ -67,10 +68,9 @@ def policy_of(values: Mapping[str, Any]) -> Policy:
     if values["max_concurrency"] is not None:
         return MaxConcurrency(values["max_concurrency"])
     policy = policy_from_text(DEFAULT if values["policy"] is None else values["policy"])
-    if not isinstance(policy, Confidence):
-        return policy
-    policy = attrs.evolve(policy, max_len=values["max_draft_len"])
-    if values["confidence_calibration"] is None:
+    if isinstance(policy, Auto | Confidence):  # they weigh lengths against each other: only those that they may get
+        policy = attrs.evolve(policy, max_len=values["max_draft_len"])
+    if not isinstance(policy, Confidence) or values["confidence_calibration"] is None:
         return policy
     made = read_calibration(Path(values["confidence_calibration"]))
     fitted_for = tuple(sorted(made.fingerprint.items()))

@@ -39,12 +39,15 @@ class _Row(msgspec.Struct):
 
 def rounds(path: Path) -> Iterator[Round]:
     """Read a record of either kind. Raises `Refused` naming what does not read."""
-    if path.is_dir() or _is_trace(path):
+    if is_trace(path):
         return rounds_of_trace(path)
     return rounds_of_rows(path)
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
+    """A file of a trace, or a folder of them. Raises `Refused` for what cannot be read."""
+    if path.is_dir():
+        return True
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -73,7 +76,7 @@ def rounds_of_trace(path: Path) -> Iterator[Round]:
 
 def models_of(path: Path) -> dict[str, str]:
     """What the engine that made a trace had measured its costs on; empty for rows, and where nothing was measured."""
-    if path.is_dir() or _is_trace(path):
+    if is_trace(path):
         for entry in read_trace(path):
             one = entry.input if isinstance(entry, Event) else None
             if isinstance(one, events.WorkerReady) and one.costs is not None:

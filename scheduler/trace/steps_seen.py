@@ -27,12 +27,13 @@ class StepColumns:
         self.first = 0
         self.first_ms: list[float] = []
         self.gaps_ms: list[float] = []
+        self.latency_ms: list[float] = []  # of finished requests, to their last token
         self._sent: tuple[results.Command, float] | None = None
         self._report: events.Report | None = None
         self._asked: dict[int, float] = {}
         self._heard: dict[int, float] = {}
         self._early: list[int] = []
-        self._told: list[results.Tokens] = []
+        self._told: list[results.Tokens | results.Ended] = []
 
     def tick(self, now_ns: int, core: Core) -> None:
         """A Tick is about to be handled: what came before it has happened by now."""
@@ -56,7 +57,7 @@ class StepColumns:
             if type(output) is results.Command:
                 self.first = self.first or output.step_id
                 self._sent = (output, now_ns / 1e6)
-            elif type(output) is results.Tokens:
+            elif type(output) is results.Tokens or type(output) is results.Ended:
                 self._told.append(output)
 
     def refuse_none(self, path: Path) -> None:
@@ -82,11 +83,17 @@ class StepColumns:
         self.decodes.append(len(decodes))
         self.queue.append(queue_len)
 
-    def _hear(self, told: results.Tokens, now: float) -> None:
-        count = len(told.token_ids)
+    def _hear(self, told: results.Tokens | results.Ended, now: float) -> None:
+        if type(told) is results.Ended:
+            asked = self._asked.pop(told.request, None)
+            self._heard.pop(told.request, None)
+            if asked is not None and told.state == "FINISHED":
+                self.latency_ms.append(now - asked)
+            return
+        count = len(told.token_ids)  # type: ignore[union-attr]
         last = self._heard.get(told.request)
-        if told.index == 0 and told.request in self._asked:
-            self.first_ms.append(now - self._asked.pop(told.request))
+        if told.index == 0 and told.request in self._asked:  # type: ignore[union-attr]
+            self.first_ms.append(now - self._asked[told.request])
         elif last is not None:
             self.gaps_ms += [(now - last) / count] * count
         self._heard[told.request] = now

@@ -1,4 +1,4 @@
-"""Chats of many turns on few slots, the real core over the real worker: reuse changes no token, nor what is accepted."""
+"""Chats of many turns on few slots, real core over real worker: reuse changes no token, nor what is accepted."""
 
 from typing import Any
 

@@ -198,28 +198,100 @@ def test_a_row_that_is_not_finite_commits_nothing_and_its_neighbours_do() -> Non
     assert driver.window(0).held == twin.window(0).held
 
 
+LONG, SHORT = (PROMPTS[0] * 9)[:40], PROMPTS[1][:4]
+
+
+def beside(runner: str) -> tuple[Driver, Driver]:
+    """Two unwatched workers with a long tenant in slot 1, so that a mask hides much of slot 0 from a short one."""
+    made = [Driver(backend("vanilla", paranoid=False, runner=runner, num_slots=2, max_model_len=64)) for _ in range(2)]
+    for one in made:
+        one.one(seed(1, 1, LONG, propose_len=4))
+    return made[0], made[1]
+
+
+def same_beside(driver: Driver, twin: Driver, *, epoch: int) -> None:
+    """A short tenant of slot 0 beside the long one: steps of different widths, blocks of both."""
+    for draft_len in (4, 0, 2, 3):
+        rows = [wire.Decode(0, epoch, min(draft_len, len(twin.window(0).held)), 4), wire.Decode(1, 1, 0, 4)]
+        assert driver.step(*rows).rows == twin.step(*rows).rows
+        assert [driver.window(number).held for number in range(2)] == [twin.window(number).held for number in range(2)]
+
+
+@pytest.mark.parametrize("runner", ["eager", "static"])
+@pytest.mark.parametrize("follows", ["the row again", "the next tenant"])
+def test_what_a_faulted_row_wrote_is_gone_though_a_mask_would_not_hide_it(runner: str, follows: str) -> None:
+    """-inf added to NaN is NaN: a hidden row must be finite, whoever left it."""
+    driver, twin = beside(runner)
+    for one in (driver, twin):
+        one.one(seed(0, 1, LONG[:20] if follows == "the next tenant" else SHORT, propose_len=4))
+    with capture_logs(), spoiled(driver.backend, call=1, row=0, value=torch.nan) as hit:
+        assert isinstance(driver.one(wire.Decode(0, 1, 4, 4)), wire.RowFault)
+    assert hit == [0]
+    if follows == "the next tenant":
+        for one in (driver, twin):
+            one.one(seed(0, 2, SHORT, propose_len=4))
+    same_beside(driver, twin, epoch=2 if follows == "the next tenant" else 1)
+
+
+@pytest.mark.parametrize("runner", ["eager", "static"])
+def test_a_scrubbed_slot_has_nothing_left_of_what_it_had_committed(runner: str) -> None:
+    """A chunk that samples nothing is not judged: what it leaves costs the next chunk, and then the slot is scrubbed."""
+    driver, twin = beside(runner)
+    driver.one(seed(0, 1, LONG[:30], last=False))
+    windows = phases_of(driver.backend).windows
+    assert windows.context is not None
+    for store in (windows.target, windows.context):
+        store.rows[:, 0, :, 10:30] = torch.nan
+    with capture_logs():
+        assert isinstance(driver.one(seed(0, 1, [5], start_pos=30, opens=None)), wire.RowFault)
+    driver.one(wire.Scrub(0))
+    assert not any(store.rows[:, 0].any() for store in (windows.target, windows.context))
+    for one in (driver, twin):
+        one.one(seed(0, 2, SHORT, propose_len=4))
+    same_beside(driver, twin, epoch=2)
+
+
+@pytest.mark.parametrize("runner", ["eager", "static"])
+def test_what_a_block_that_is_not_finite_wrote_is_gone_for_the_next_tenant(runner: str) -> None:
+    driver, twin = beside(runner)
+    with spoiled_block(driver, slot=0):
+        assert driver.step(seed(0, 1, LONG[:20], propose_len=4)).drafts_lost == 1
+    for one in (driver, twin):
+        one.one(seed(0, 2, SHORT, propose_len=4))
+    same_beside(driver, twin, epoch=2)
+
+
+@contextmanager
+def spoiled_block(driver: Driver, *, slot: int) -> Iterator[None]:
+    """Let the block of one row come out infinite, with what it leaves in the ring."""
+    proposer, windows = phases_of(driver.backend).proposer, phases_of(driver.backend).windows
+    assert proposer is not None
+    plain = proposer.blocks.hidden
+
+    def hidden(slots: list[int], starts: list[int], inputs: torch.Tensor) -> torch.Tensor:
+        found, row = plain(slots, starts, inputs).clone(), slots.index(slot)
+        found[row, 2] = torch.inf
+        assert windows.context is not None
+        windows.context.rows[:, slot, :, starts[row] : starts[row] + 4] = torch.inf
+        return found
+
+    proposer.blocks.hidden = hidden  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del proposer.blocks.hidden
+
+
 @pytest.mark.parametrize("acceptance", ["coupled", "rejection"])
 def test_a_block_that_is_not_finite_costs_the_draft_of_its_row_alone_and_is_counted(acceptance: str) -> None:
     params = wire.Params(temperature=0.9, seed=1)
     driver, twin = (Driver(backend("vanilla", acceptance=acceptance, paranoid=False, **SIZES)) for _ in range(2))
     for one in (driver, twin):
         one.step(*[seed(number, 1, PROMPTS[number], propose_len=4, params=params) for number in range(2)])
-    proposer = phases_of(driver.backend).proposer
-    assert proposer is not None
-    plain = proposer.blocks.hidden
-
-    def hidden(slots: list[int], starts: list[int], inputs: torch.Tensor) -> torch.Tensor:
-        found = plain(slots, starts, inputs).clone()
-        found[slots.index(0), 2] = torch.inf
-        windows = phases_of(driver.backend).windows
-        assert windows.context is not None
-        windows.context.rows[:, 0, :, starts[0] : starts[0] + 4] = torch.inf  # what such a block leaves in the ring
-        return found
-
     rows = [wire.Decode(0, 1, 4, 4), wire.Decode(1, 1, 4, 4)]
-    proposer.blocks.hidden = hidden  # type: ignore[method-assign]
-    report, whole = driver.step(*rows), twin.step(*rows)
-    del proposer.blocks.hidden
+    with spoiled_block(driver, slot=0):
+        report = driver.step(*rows)
+    whole = twin.step(*rows)
     assert (report.drafts_lost, report.lost, whole.drafts_lost) == (1, None, 0)
     assert [got.token_ids for got in report.rows] == [got.token_ids for got in whole.rows]  # type: ignore[union-attr]
     assert [got.held_len for got in report.rows] == [0, 4]  # type: ignore[union-attr]
