@@ -1,4 +1,4 @@
-"""`dsparkd trace show|stats|cut|export`: what stands in a trace, part of it, and all of it as JSON lines.
+"""`dsparkd trace show|stats|cut|export|import`: what stands in a trace, part of it, all of it as JSON lines; arrivals.
 
 Owns the presentation; `trace/` reads and cuts. docs/traces.md names every field.
 """
@@ -15,6 +15,7 @@ from rich.table import Table
 from ...statemachine.errors import Refused
 from ..core import events
 from ..service.packing import as_map, pack
+from ..trace.arrivals import FORMATS, read_arrivals, write_arrivals
 from ..trace.cutting import cut as cut_trace
 from ..trace.reading import Event, Failure, Header, Snapshot, files_of, read_trace
 from ..trace.replay import replay
@@ -101,6 +102,34 @@ def export(
                 file.write(json.dumps(line) + "\n")
     except OSError as error:
         raise Refused("BAD_CONFIG", f"--output {output}: expected a new file: {error}") from error
+
+
+@trace.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(metavar="ARRIVALS", help="Azure, Mooncake, Vidur, LLMServingSim, or ours.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Arrivals in our format, a new file.")],
+    format_: Annotated[str | None, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = None,
+    scale: Annotated[float | None, typer.Option("--scale", min=1e-6, help="Multiply all lengths.")] = None,
+    max_len: Annotated[
+        int | None, typer.Option("--max-len", min=2, help="Scale so that the longest prompt + output has this length.")
+    ] = None,
+) -> None:
+    """Write published arrivals in our own format; how lengths were scaled stands in its first line."""
+    if scale is not None and max_len is not None:
+        raise Refused("BAD_CONFIG", "--scale and --max-len: expected one of them")
+    arrivals = read_arrivals(path, format_)
+    longest = max(one.prompt_len + one.output_len for one in arrivals)
+    # Rounding may lift each of the two lengths by a half, so one token is kept back.
+    factor = scale or (1.0 if max_len is None else min(1.0, (max_len - 1) / longest))
+    scaled = arrivals if factor == 1.0 else [one.scaled(factor) for one in arrivals]
+    rule = "every length times scale, rounded, 1 at least"
+    about = {"source": path.name, "scale": factor, "rule": rule, "longest": longest}
+    try:
+        write_arrivals(output, scaled, about)
+    except OSError as error:
+        raise Refused("BAD_CONFIG", f"--output {output}: expected a new file: {error}") from error
+    now = max(one.prompt_len + one.output_len for one in scaled)
+    Console().print(f"{output}: {len(scaled)} arrivals, lengths times {factor:g}, longest {now}", highlight=False)
 
 
 def _lines(path: Path) -> Any:

@@ -76,7 +76,11 @@ def _wanted(
         return [0] * len(rows)
     most = block_len if limits.max_draft_len is None else limits.max_draft_len
     return [
-        lowered(want, most if one.options.max_draft_len is None else min(most, one.options.max_draft_len))
+        lowered(
+            want,
+            most if one.options.max_draft_len is None else min(most, one.options.max_draft_len),
+            block_len=block_len,
+        )
         for want, one in zip(wanted_lens(policy, rows, ledger), rows, strict=True)
     ]
 

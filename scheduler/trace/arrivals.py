@@ -5,7 +5,7 @@ what it does (serial numbers, prefix hashes), the same way every time. `simulate
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,11 @@ def read_arrivals(path: Path, kind: str | None = None) -> list[Arrival]:
     return sorted((attrs.evolve(one, at_ns=one.at_ns - first) for one in read), key=lambda one: one.at_ns)
 
 
-def write_arrivals(path: Path, arrivals: Iterable[Arrival]) -> None:
-    """Write our own format: JSON lines with at_ms, prompt_len, output_len, and prefix_ids and block_len where there are
-    shared blocks."""
+def write_arrivals(path: Path, arrivals: Iterable[Arrival], about: Mapping[str, Any]) -> None:
+    """Write our own format: a line `about` where they are from, then JSON lines with at_ms, prompt_len, output_len, and
+    prefix_ids and block_len where there are shared blocks. `path` must not exist."""
     with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps({"about": dict(about)}) + "\n")
         for one in arrivals:
             row: dict[str, Any] = {"at_ms": one.at_ns / 1e6, "prompt_len": one.prompt_len, "output_len": one.output_len}
             if one.prefix_ids:
@@ -108,7 +109,7 @@ def _told_by(line: str) -> str | None:
     for head, kind in heads.items():
         if line.startswith(head):
             return kind
-    keys = {"at_ms": "arrivals", "hash_ids": "mooncake", "arrival_time_ns": "llmservingsim"}
+    keys = {"at_ms": "arrivals", "about": "arrivals", "hash_ids": "mooncake", "arrival_time_ns": "llmservingsim"}
     return next((kind for key, kind in keys.items() if f'"{key}"' in line), None)
 
 
@@ -122,8 +123,10 @@ def _arrival(at_ns: float, prompt_len: Any, output_len: Any, **more: Any) -> Arr
 # ---- the formats: a line in, an arrival out; None for a heading ----------------------------------------------------
 
 
-def _own(line: str) -> Arrival:
+def _own(line: str) -> Arrival | None:
     row = json.loads(line)
+    if row.keys() == {"about"}:
+        return None
     unknown = row.keys() - {"at_ms", "prompt_len", "output_len", "prefix_ids", "block_len"}
     if unknown:
         raise ValueError(f"unknown keys {sorted(unknown)}")

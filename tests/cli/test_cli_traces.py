@@ -121,3 +121,19 @@ def test_bad_flags_of_simulate_are_one_clear_line(
     status, text = told(capsys, "simulate", ARRIVALS, *given, *flags)
     assert status == 1
     assert expected in text
+
+
+def test_imported_arrivals_fit_the_length_that_was_asked_for_and_say_how(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in ("azure2023_conv.csv", "mooncake_conversation.jsonl", "llmservingsim_example.jsonl"):
+        out = tmp_path / f"{name}.out"
+        assert told(capsys, "trace", "import", ROOT / "trace" / "arrivals" / name, "-o", out, "--max-len", 128)[0] == 0
+        about, *rows = [json.loads(line) for line in out.read_text().splitlines()]
+        assert about["about"]["source"] == name
+        assert about["about"]["scale"] <= 1
+        assert 64 <= max(row["prompt_len"] + row["output_len"] for row in rows) <= 128
+        flags = ["--cost-table", "a100-llama2-7b", "--acceptance", "3", "--policy", "fixed:7"]
+        assert told(capsys, "simulate", out, *flags)[0] == 0
+    status, text = told(capsys, "trace", "import", out, "-o", out)
+    assert (status, "expected a new file" in text) == (1, True)

@@ -58,12 +58,12 @@ def drafting(bench: Bench) -> list[bool]:
 def time_a_token(policy: str, costs: CostTable, accepted_len: int, num_rows: int) -> float:
     bench = bench_of(costs, policy, acceptance=[accepted_len])
     for number in range(num_rows):
-        bench.submit(number, [number + 1], max_tokens=2000)
+        bench.submit(number, [number + 1], max_tokens=1200)
     bench.run(max_steps=50_000)
     return sum(bench.time_ns(one.rows) for one in bench.commands) / sum(map(len, bench.tokens.values()))
 
 
-@pytest.mark.parametrize("num_rows", [1, 8])
+@pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize("accepted_len", [0, 3, 4, 7])
 def test_where_drafting_never_pays_looking_costs_less_than_three_percent(accepted_len: int, num_rows: int) -> None:
     """Drafts may stand as often as they like: a probe that went well is repeated only if drafting would then pay."""
@@ -77,7 +77,7 @@ def test_short_requests_that_became_predictable_are_found_though_none_lives_long
     bench = bench_of(CHEAP, acceptance=lambda number, length: 7 if good else 0)
     bench.submit(0, [1], max_tokens=300)
     bench.run()
-    assert not any(drafting(bench)[-50:])
+    assert sum(drafting(bench)[-100:]) <= 1
     good, before = True, len(decodes(bench))
     for number in range(1, 60, num_users):
         for user in range(num_users):
@@ -91,10 +91,10 @@ def test_short_requests_that_became_predictable_are_found_though_none_lives_long
 def test_a_neighbour_with_drafting_off_makes_nobody_probe_more_often() -> None:
     def probes(**options: Any) -> int:
         bench = bench_of(CHEAP, acceptance=[0])
-        bench.submit(0, [1], max_tokens=2000)
-        bench.submit(1, [2], max_tokens=2000, **options)
+        bench.submit(0, [1], max_tokens=1400)
+        bench.submit(1, [2], max_tokens=1400, **options)
         bench.run()
-        lens = [next(row.draft_len for row in rows if row.slot == 0) for rows in decodes(bench)[:1990]]
+        lens = [next(row.draft_len for row in rows if row.slot == 0) for rows in decodes(bench)[:1390]]
         return sum(length > 0 for length in lens)
 
     assert probes(max_draft_len=0) <= probes() + 2
@@ -114,7 +114,6 @@ def test_a_stalled_step_does_not_keep_it_from_drafting() -> None:
     """Of one step that took 3,000 times as long, at an acceptance where drafting pays by little more than a tenth."""
     for stalled in Kind:
         bench = bench_of(CHEAP, acceptance=[1])
-        bench.slower = lambda kind, number, stalled=stalled: 3000.0 if kind is stalled and 60 <= number < 160 else 1.0
         seen: list[int] = []
 
         def once(kind: Kind, number: int, stalled: Kind = stalled, seen: list[int] = seen) -> float:
@@ -173,6 +172,7 @@ def test_only_lengths_that_the_engine_allows_are_weighed() -> None:
         bench.submit(0, [1], max_tokens=400)
         bench.run()
         assert (sum(drafting(bench)) > 100) is worth, "one draft of two stands, at the price of a block"
+        assert all(row.draft_len <= 1 for rows in decodes(bench) for row in rows)
     none = bench_of(CHEAP, Auto(max_len=0))
     none.submit(0, [1], max_tokens=300)
     none.run()

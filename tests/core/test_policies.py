@@ -11,6 +11,7 @@ from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.plan import READY_TO_DECODE
 from dsparkd.scheduler.core.policies import Policy, parse_policy, start_warnings
 from dsparkd.scheduler.core.policies.schedule import MaxConcurrency, Schedule
+from dsparkd.scheduler.core.policies.told import Told
 from dsparkd.scheduler.testing import Bench
 from dsparkd.statemachine import worker
 from dsparkd.statemachine.errors import LocalError, Refused
@@ -93,6 +94,22 @@ def test_max_draft_len_caps_every_policy(policy: str) -> None:
     bench.submit(0, [1], max_tokens=30)
     bench.run()
     assert max(row.draft_len for one in bench.commands for row in one.rows if isinstance(row, events.Decode)) == 2
+
+
+@pytest.mark.parametrize("engine, own", [(2, None), (None, 2), (3, 2)])
+def test_a_maximum_holds_for_the_step_that_enters_a_zero_draft_phase_too(engine: int | None, own: int | None) -> None:
+    """The slot holds a whole block by then; what is verified of it is the maximum, and nothing is left behind."""
+    bench = Bench(Told([3, 0, 0]), limits=Limits(num_slots=1, max_draft_len=engine), vocab_size=50, acceptance=[7])
+    bench.submit(0, [1], max_tokens=30, max_draft_len=own)
+    lens = []
+    for number in range(12):
+        bench.want((7, 0, 0)[number % 3])
+        bench.tick()
+        if bench.in_flight is not None:
+            lens += [(row.draft_len, row.propose_len) for row in bench.in_flight.rows if type(row) is events.Decode]
+        bench.answer()
+    assert set(lens) == {(2, 0), (0, 0), (0, 7)}
+    assert bench.tokens[0] == bench.solo([1], 30)[: len(bench.tokens[0])]
 
 
 BAD_TABLES = {

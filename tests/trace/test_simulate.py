@@ -81,7 +81,7 @@ def test_equal_prefix_ids_are_equal_tokens_and_everything_else_is_not() -> None:
 def test_our_own_format_holds_everything(tmp_path_factory: pytest.TempPathFactory, arrivals: list[Arrival]) -> None:
     path = tmp_path_factory.mktemp("own") / "a.jsonl"
     ordered = sorted(arrivals, key=lambda one: one.at_ns)
-    write_arrivals(path, ordered)
+    write_arrivals(path, ordered, {"source": "drawn"})
     found = read_arrivals(path)
     first = ordered[0].at_ns
     assert [(one.at_ns, one.prompt_len, one.output_len, one.prefix_ids) for one in found] == [

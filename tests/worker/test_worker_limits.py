@@ -33,6 +33,19 @@ def test_generating_to_exactly_max_model_len_says_what_plain_decoding_says(
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_l104_a_prompt_is_served_even_where_no_draft_fits_and_refused_where_no_token_does(name: str) -> None:
+    """A draft's room is the window's own spare rows: admission counts a token of output and nothing else."""
+    block = BLOCKS[name]
+    for prompt_len in (MAX_MODEL_LEN - block - 1, MAX_MODEL_LEN - 2, MAX_MODEL_LEN - 1):
+        made = _made(name, True, "eager")
+        engine = bench(f"fixed:{block}", made=made, limits={"max_model_len": MAX_MODEL_LEN})
+        engine.submit(0, prompt_of(name, prompt_len), max_tokens=1000)
+        engine.run(max_steps=3 * (MAX_MODEL_LEN - prompt_len) + 20)  # there is always progress
+        assert len(engine.tokens[0]) == MAX_MODEL_LEN - prompt_len
+        assert engine.submit(1, prompt_of(name, MAX_MODEL_LEN))[0].code == "PROMPT_TOO_LONG"
+
+
 _kept: dict[tuple[str, bool, str], TorchBackend] = {}
 
 

@@ -17,8 +17,11 @@ class Want:
     propose: bool = True
 
 
-def lowered(want: int | Want, most: int) -> int | Want:
-    """The want under a maximum of `most` drafts; a maximum of 0 switches drafting off."""
+def lowered(want: int | Want, most: int, *, block_len: int) -> int | Want:
+    """The want under a maximum of `most` drafts; a maximum of 0 switches drafting off.
+
+    A plain 0 verifies all that is held, which is a whole block: under a smaller maximum as many as that allows.
+    """
     if not isinstance(want, Want):
-        return min(want, most)
+        return Want(most, propose=False) if want == 0 < most < block_len else min(want, most)
     return attrs.evolve(want, verify=min(want.verify, most)) if most > 0 else 0
