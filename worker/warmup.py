@@ -6,6 +6,7 @@ cannot touch anybody's window, and its counters are restored whatever happens. `
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -38,20 +39,14 @@ def warm_up(phases: Phases, *, max_step_tokens: int) -> None:
     shape, samplings = phases.windows.shape, phases.samplings
     end, rows = shape.max_model_len, shape.num_slots
     draft_len = min(shape.block_len, max(max_step_tokens, rows) // rows - 1)
+    width, start = min(max_step_tokens, end), max(0, end - draft_len - 1)
     with scratch_restored(phases.windows) as scratch:
         phases.samplings = type(samplings)(samplings.device)
         try:
-            width = min(max_step_tokens, end)
             _step(phases, [_job(scratch, end - width, width, draft_len=None)])
             for params in KINDS:
-                start = max(0, end - draft_len - 1)
-                _step(
-                    phases,
-                    [
-                        _job(scratch, start, draft_len + 1, draft_len, propose_len=shape.block_len, params=params)
-                        for _ in range(rows)
-                    ],
-                )
+                options: dict[str, Any] = {"draft_len": draft_len, "propose_len": shape.block_len, "params": params}
+                _step(phases, [_job(scratch, start, draft_len + 1, **options) for _ in range(rows)])
             _step(phases, [_job(scratch, end - 1, 1, draft_len=0) for _ in range(rows)])
         finally:
             phases.samplings = samplings
@@ -69,8 +64,8 @@ def _job(
     slot: int,
     start: int,
     width: int,
-    draft_len: int | None,
     *,
+    draft_len: int | None,
     propose_len: int = 0,
     params: wire.Params = KINDS[0],
 ) -> Job:

@@ -166,7 +166,7 @@ def _acceptance(text: str | None, recorded: Recorded | None, pair: Pair, *, bloc
 
 
 def _print(about: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-    console = Console(width=max(110, Console().width))
+    console = Console(width=max(130, Console().width))
     scaled = "" if about["scale"] == 1.0 else f", lengths times {about['scale']:g}"
     title = f"{rows[0]['requests']} requests, {about['num_slots']} slots of {about['max_model_len']}{scaled}"
     table = Table(title=title, caption=f"step times: {about['step_times']}; drafts: {about['acceptance']['note']}")

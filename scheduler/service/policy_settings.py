@@ -18,7 +18,8 @@ from ..core.policies.confidence import Confidence
 from ..core.policies.schedule import MaxConcurrency, schedule_of, schedule_pairs, schedule_problems
 from .calibration_files import read_calibration
 
-DEFAULT = "fixed:7"
+DEFAULT = "auto"
+WITHOUT_COSTS = "fixed:7"  # the default of an engine that was told to know no step times
 GROUP = "dsparkd.policies"
 KEYS = ("policy", "draft_len_schedule", "max_concurrency")
 
@@ -61,13 +62,18 @@ def check_policy(made: Any, label: str) -> None:
     refuse_all(f"{label}, a {type(made).__name__}", problems)
 
 
+def default_policy(values: Mapping[str, Any]) -> str:
+    """What is in force when nothing is said: `auto`, where step times are measured or given."""
+    return DEFAULT if values["measure_costs"] or values["cost_table"] is not None else WITHOUT_COSTS
+
+
 def policy_of(values: Mapping[str, Any]) -> Policy:
     """Return the policy of settings that have no problems. Raises `Refused` for a bad `confidence_calibration`."""
     if values["draft_len_schedule"] is not None:
         return schedule_of(values["draft_len_schedule"].items())
     if values["max_concurrency"] is not None:
         return MaxConcurrency(values["max_concurrency"])
-    policy = policy_from_text(DEFAULT if values["policy"] is None else values["policy"])
+    policy = policy_from_text(values["policy"] or default_policy(values))
     if isinstance(policy, Auto | Confidence):  # they weigh lengths against each other: only those that they may get
         policy = attrs.evolve(policy, max_len=values["max_draft_len"])
     if not isinstance(policy, Confidence) or values["confidence_calibration"] is None:

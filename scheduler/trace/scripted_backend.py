@@ -123,8 +123,14 @@ class ScriptedBackend:
             drafter_window=model.max_model_len if model.block_len else 0,
             has_confidence=model.has_confidence,
             eos_token_ids=[] if self._target.stop is None else [self._target.stop],
-            costs=init.costs,  # it measures nothing, and has no fingerprint to compare
+            costs=init.costs or (self._costs(init) if init.measure_costs else None),
         )
+
+    def _costs(self, init: wire.Init) -> wire.CostTable:
+        """What it was told a step takes, whatever is in it."""
+        step_ns = max(1000, 1000 * self._target.step_us)
+        fingerprint = {"device": "scripted", "target": init.target}
+        return wire.CostTable(fingerprint, 0, [1], [1], [[step_ns]], [1])
 
     def run(self, step: wire.Step) -> wire.Report:
         model, init = self._loaded()

@@ -43,7 +43,7 @@ class TableTimes:
     def step_ns(self, rows: Sequence[CommandRow]) -> int:
         lens = [row.draft_len for row in rows if type(row) is Decode]
         chunk_lens = [len(row.token_ids) for row in rows if type(row) is Seed]
-        drafting = sum(row.propose_len > 0 for row in rows if type(row) is not None and hasattr(row, "propose_len"))
+        drafting = sum(getattr(row, "propose_len", 0) > 0 for row in rows)
         total = self.overhead_ns + self.costs.draft(drafting)
         if lens:
             total += self.costs.target(len(lens), len(lens) + sum(lens))
@@ -70,7 +70,10 @@ def table_times(path: Path, *, overhead_ns: int = 0) -> TableTimes:
 
 @attrs.frozen
 class PointTimes:
-    """Steps a second by tokens of a step: (tokens, steps a second) pairs; a block costs `draft_share` of its step."""
+    """Steps a second by tokens of a step: (tokens, steps a second) pairs.
+
+    A block for some rows costs `draft_share` of a pass over their anchors.
+    """
 
     costs: CostTable
     points: tuple[tuple[int, float], ...]
@@ -81,9 +84,8 @@ class PointTimes:
         num_tokens = sum(
             row.draft_len + 1 if type(row) is Decode else len(row.token_ids) if type(row) is Seed else 0 for row in rows
         )
-        drafts = any(getattr(row, "propose_len", 0) > 0 for row in rows)
-        base = _point_ns(self.points, num_tokens)
-        return int(base * (1 + self.draft_share if drafts else 1))
+        drafting = sum(getattr(row, "propose_len", 0) > 0 for row in rows)
+        return int(_point_ns(self.points, num_tokens) + self.costs.draft(drafting))
 
 
 def point_times(path: Path) -> PointTimes:

@@ -31,7 +31,7 @@ def test_costs_are_measured_shown_written_and_taken_again(tmp_path: Path) -> Non
 
 def test_an_engine_without_a_table_says_so(tmp_path: Path) -> None:
     bind = f"ipc://{tmp_path}/engine"
-    with local(bind=bind, target="scripted:"):
+    with local(bind=bind, target="scripted:", measure_costs=False):
         refused = dsparkd("costs", "--connect", bind)
     assert refused.returncode == 1
     assert "the engine has no cost table" in refused.stderr

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dsparkd.scheduler.core.policies.auto import Auto
 from dsparkd.scheduler.core.policies.fixed import Fixed
 from dsparkd.scheduler.core.policies.schedule import MaxConcurrency, Schedule
 from dsparkd.scheduler.service import policy_settings
@@ -34,7 +35,9 @@ def test_each_key_makes_its_policy_and_none_makes_the_default(tmp_path: Path) ->
     assert settings(policy="schedule:1=7/4=3").draft_policy() == table
     assert settings(max_concurrency=4).draft_policy() == settings(policy="max_concurrency:4").draft_policy()
     assert settings(max_concurrency=4).draft_policy() == MaxConcurrency(4)
-    assert settings().draft_policy() == Fixed(7)
+    assert settings().draft_policy() == Auto()
+    assert settings(measure_costs=False, cost_table="costs.json").draft_policy() == Auto()
+    assert settings(measure_costs=False).draft_policy() == Fixed(7)  # auto weighs step times
     one = settings(draft_len_schedule={"1": 7, "4": 3})
     assert Settings.from_json(one.to_json()) == one
 
