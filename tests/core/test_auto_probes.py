@@ -7,10 +7,11 @@ from typing import Any
 import attrs
 import pytest
 from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core.acceptance import Acceptance
 from dsparkd.scheduler.core.costs import CostTable
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.policies import parse_policy
-from dsparkd.scheduler.core.policies.auto import PROBE_LEN, PROBE_SHARE, REST_LEN, Auto
+from dsparkd.scheduler.core.policies.auto import PROBE_LEN, PROBE_SHARE, REST_LEN, Auto, best_lengths
 from dsparkd.scheduler.core.step_costs import Kind, StepCosts, kind_of
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.testing import Bench
@@ -159,6 +160,48 @@ def test_beside_chunks_resting_would_teach_nothing_so_nobody_rests() -> None:
     assert all(any(type(row) is events.Seed for row in one.rows) for one in mixed)
     lens = [row.draft_len for one in mixed for row in one.rows if type(row) is events.Decode]
     assert sum(length > 0 for length in lens) > 20
+
+
+def test_who_drafts_goes_on_a_little_longer_and_who_rests_waits_a_little_longer() -> None:
+    bench = bench_of(CHEAP, acceptance=[0])
+    bench.submit(0, [1], max_tokens=50)
+    bench.tick()
+    bench.answer()
+    one = bench.core.ledger.requests[0]
+
+    def drafts(chance: float, held_len: int) -> bool:
+        one.acceptance = Acceptance((1e6,) * 7, (1e6 * chance,) * 7, rest_len=1)
+        one.held_len = held_len
+        return bench.core.policy.decide([one], bench.core.ledger) != [0]
+
+    chances = [number / 1000 for number in range(1001)]
+    resting, holding = ([drafts(chance, held_len) for chance in chances] for held_len in (0, 7))
+    assert (resting, holding) == (sorted(resting), sorted(holding)), "the more stands, the rather it drafts"
+    assert 5 <= sum(holding) - sum(resting) <= 40, "a band in which both stay as they are, and no wide one"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    chances=st.lists(st.floats(0, 1), min_size=1, max_size=8),
+    factors=st.tuples(*[st.floats(0.2, 5)] * 3),
+    data=st.data(),
+)
+def test_the_choice_is_no_worse_than_any_it_considers_by_what_steps_really_take(
+    chances: list[float], factors: tuple[float, ...], data: st.DataObject
+) -> None:
+    survivals = [[chance ** (place + 1) for place in range(7)] for chance in chances]
+
+    def rate(lens: Sequence[int]) -> float:
+        drafting = sum(length > 0 for length in lens)
+        tokens = len(lens) + sum(sum(one[:length]) for one, length in zip(survivals, lens, strict=True))
+        time_ns = CHEAP.target(len(lens), len(lens) + sum(lens)) + CHEAP.draft(drafting)
+        return tokens / (factors[kind_of(lens)] * time_ns)
+
+    lengths, advantage = best_lengths(survivals, CHEAP, factors=factors)
+    rest = [0] * len(chances)
+    assert rate(lengths) == pytest.approx(advantage * rate(rest))
+    for other in (rest, [data.draw(st.integers(1, 7))] * len(chances)):
+        assert rate(lengths) >= rate(other) * (1 - 1e-9)
 
 
 def test_only_lengths_that_the_engine_allows_are_weighed() -> None:

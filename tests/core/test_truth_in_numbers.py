@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
-from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.policies.told import Told
 from dsparkd.scheduler.testing import Bench
@@ -38,6 +38,10 @@ def test_l084_drafted_verified_and_accepted_are_sums_over_the_commands_whatever_
     assert all(sum(one.accepted_at) == one.num_accepted <= one.num_verified for one in counts)
     stats = bench.core.stats()
     assert stats["tokens_emitted"] == sum(len(tokens) for tokens in bench.tokens.values())
+    said = [one for one in bench.outputs if isinstance(one, results.Tokens) and one.draft_len]
+    drafting = sum(len(one.token_ids) for one in said)
+    assert stats["emitted_drafting"] == sum(one.num_emitted_drafting for one in counts) == drafting
+    assert stats["passes"] - stats["zero_passes"] == len(said)
 
 
 def test_l082_what_stands_behind_a_stop_is_neither_emitted_nor_accepted() -> None:

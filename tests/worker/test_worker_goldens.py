@@ -15,6 +15,8 @@ from worker_support import GOLDEN, NAMES, TOLERANCE, Driver, backend, phases_of,
 class Recorder:
     """A runner that keeps what passes through it."""
 
+    num_uncaptured = 0
+
     def __init__(self, inner: TargetRunner) -> None:
         self.inner = inner
         self.logits = self.features = torch.empty(0)
