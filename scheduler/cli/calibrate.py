@@ -73,7 +73,8 @@ def _table(found: list[Position], num_rounds: int) -> Table:
     for name in ("position", "rounds", "stood", "temperature", "before", "after", "held out"):
         shown.add_column(name, justify="right")
     for index, one in enumerate(found, 1):
-        errors = [f"{100 * error:.1f}" for error in (one.ece_before, one.ece_after, one.ece_held_out)]
+        errors = [f"{100 * error:.1f}" for error in (one.ece_before, one.ece_after)]
+        errors.append("-" if one.ece_held_out is None else f"{100 * one.ece_held_out:.1f}")
         shown.add_row(str(index), str(one.num_rounds), f"{one.share_stood:.2f}", f"{one.temperature:.2f}", *errors)
     return shown
 
@@ -82,7 +83,7 @@ def _chart(found: list[Position]) -> str:
     lines = [
         Line("before", [100 * one.ece_before for one in found]),
         Line("after", [100 * one.ece_after for one in found]),
-        Line("held out", [100 * one.ece_held_out for one in found]),
+        Line("held out", [100 * (one.ece_held_out or 0.0) for one in found]),
     ]
     places = [str(index) for index in range(1, len(found) + 1)]
     return line_chart("expected calibration error by position, in percent", places, lines)

@@ -184,12 +184,12 @@ def _learn_costs(core: "Core", one: StepInFlight, report: Report) -> None:
 
 def _grow(core: "Core", held: Slot, row: Seed | Decode, got: Any) -> None:
     """What the worker has committed to the window, whoever it is for."""
-    if type(row) is Decode:
+    if isinstance(row, Decode):
         held.window_len += got.accepted_len + 1
         return
-    held.window_len = row.start_pos + len(row.token_ids)  # type: ignore[union-attr]
+    held.window_len = row.start_pos + len(row.token_ids)
     held.content_epoch = row.epoch
-    opens = row.opens  # type: ignore[union-attr]
+    opens = row.opens
     if opens is not None and opens.keep_len and held.owner is not None:
         core.ledger.requests[held.owner].num_reused += opens.keep_len
 

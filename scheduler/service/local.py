@@ -5,10 +5,8 @@ notebooks and tests.
 """
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +16,10 @@ from typing import Any
 from ..wire.client import Client
 from ..wire.conversation import EngineLost
 from .config import Settings
+from .folders import PrivateFolder
 
 _STOP_S = 10.0
+_TURN_S = 2.0
 
 
 @contextmanager
@@ -30,31 +30,37 @@ def local(
 
     `log` is where the engine's log goes (a file; None: our stderr). Raises `Refused` for bad settings before anything
     starts, and when the engine will not serve them; `EngineLost` when it does not get ready. SIGKILL of the caller
-    leaves the private folder behind, and nothing else.
+    leaves the private folder behind for the next one to sweep, and nothing else.
     """
-    folder = tempfile.mkdtemp(prefix="dsparkd-")
+    folder = PrivateFolder()
     try:
-        resolved = Settings.from_mapping({"bind": f"ipc://{folder}/engine", **settings})
+        resolved = Settings.from_mapping({"bind": f"ipc://{folder.path}/engine", **settings})
         process = start(resolved, log=log)
         try:
-            _wait_for_socket(resolved.bind, process, wait_s)
+            _wait_until_served(resolved.bind, process, wait_s)
             with Client(resolved.bind, timeout_s=timeout_s) as client:
-                client.wait_ready(wait_s)
                 yield client
         finally:
             stop(process)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
-def _wait_for_socket(bind: str, process: "subprocess.Popen[bytes]", wait_s: float) -> None:
-    """An engine that ends before it can be reached would be waited for in vain."""
+def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: float) -> None:
+    """Until its worker serves. Asked in short turns, as an engine that ends before would be waited for in vain."""
     path = Path(bind.removeprefix("ipc://"))
     until = time.monotonic() + wait_s
     while process.poll() is None and bind.startswith("ipc://") and not path.exists() and time.monotonic() < until:
         time.sleep(0.01)
-    if process.poll() is not None:
-        raise EngineLost(f"the engine at {bind} ended with status {process.returncode} before it served")
+    while process.poll() is None:
+        try:
+            with Client(bind, timeout_s=_TURN_S) as asking:
+                asking.wait_ready(max(0.0, until - time.monotonic()))
+            return
+        except EngineLost:
+            if time.monotonic() > until:
+                raise
+    raise EngineLost(f"the engine at {bind} ended with status {process.returncode} before it served")
 
 
 def start(settings: Settings, *, log: Any = None) -> "subprocess.Popen[bytes]":

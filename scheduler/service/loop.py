@@ -6,9 +6,7 @@ the worker's next command leaves before anything is encoded for clients, so that
 
 import math
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -29,6 +27,7 @@ from ..wire.sockets import Router
 from .clients import ClientEdge
 from .config import Settings
 from .cost_files import read_costs
+from .folders import PrivateFolder
 from .policy_settings import KEYS, check_policy
 from .supervisor import Supervisor
 from .text import Tokenizer, tokenizer_beside
@@ -56,13 +55,13 @@ class Service:
         self._finished = False
         self._was_ready = False
         self._stopping = self._closing = False
-        self._folder = tempfile.mkdtemp(prefix="dsparkd-")
+        self._folder = PrivateFolder()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._open()
         except BaseException:
             self._context.destroy(linger=0)
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
             raise
 
     def _open(self) -> None:
@@ -75,7 +74,7 @@ class Service:
             questions=self._answer,
             welcome=self._welcome,
         )
-        worker_router = Router(self._context, f"ipc://{self._folder}/worker")
+        worker_router = Router(self._context, f"ipc://{self._folder.path}/worker")
         self.worker = WorkerEdge(
             worker_router,
             Supervisor(worker_router.address),
@@ -155,7 +154,7 @@ class Service:
         if self._trace is not None:
             self._write_trace()
             self._trace.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     # ---- parts of a turn ----------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ class Position:
     """What was found for one position: rounds that verified it, and how often all drafts up to it stood.
 
     Errors are expected calibration errors with 20 bins, as shares of 1. `ece_held_out` judges each half of the rounds
-    by temperatures that were fitted to the other half.
+    by temperatures that were fitted to the other half; None of too few rounds.
     """
 
     num_rounds: int
@@ -29,7 +29,7 @@ class Position:
     temperature: float
     ece_before: float
     ece_after: float
-    ece_held_out: float
+    ece_held_out: float | None
 
 
 @attrs.frozen
@@ -65,7 +65,7 @@ def calibrated(recorded: Sequence[Round]) -> list[Position]:
                 temperature=temperature,
                 ece_before=ece(before, labels),
                 ece_after=ece(after, labels),
-                ece_held_out=ece(held_out, held_labels),
+                ece_held_out=ece(held_out, held_labels) if held_out else None,
             )
         )
     return found

@@ -1,0 +1,56 @@
+"""Private folders under the system's temporary one: for sockets of one process, gone with it.
+
+Owns their making and removal, and the sweep of what killed processes have left. Each holds a lock as long as its owner
+lives; a folder whose lock can be taken has no owner, whatever numbers processes have.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "dsparkd-"
+_LOCK = "lock"
+_YOUNG_S = 60.0  # a folder may be older than its lock by a moment
+
+
+class PrivateFolder:
+    """Made 0700 for this process alone; `remove` it at the end."""
+
+    def __init__(self) -> None:
+        for stale in stale_folders():
+            shutil.rmtree(stale, ignore_errors=True)
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def stale_folders() -> Iterator[Path]:
+    """Folders of ours whose owner is gone."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # somebody else's, or it has just gone
+            found = path.stat()
+            young = time.time() - found.st_mtime < _YOUNG_S
+            if path.is_dir() and found.st_uid == os.getuid() and not young and _unlocked(path / _LOCK):
+                yield path
+
+
+def _unlocked(lock: Path) -> bool:
+    if not lock.exists():
+        return True  # its owner was killed in between
+    handle = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
