@@ -20,6 +20,7 @@ BAD_CHECKPOINT = "BAD_CHECKPOINT"
 MARKOV_HEAD_TYPES = ("vanilla", "gated", "rnn")
 DTYPES = ("float32", "bfloat16", "float16")
 SMALLEST_BLOCK = 2
+MOST_LAYERS = 1000  # each has a dozen tensors, and a missing one is told by name
 
 Config = TypeVar("Config")
 
@@ -122,7 +123,7 @@ def read_drafter_config(fields: Fields, target: TargetConfig | None) -> DrafterC
     shared = _read_shared(fields, DRAFTER_ARCHITECTURE)
     if shared.tie_word_embeddings:
         fields.wrong("tie_word_embeddings", "false: a drafter's matrices are copies of its target's, one by one")
-    num_target_layers = fields.positive("num_target_layers")
+    num_target_layers = fields.positive("num_target_layers", most=MOST_LAYERS)
     own = {
         **_read_block(fields, (target or shared).vocab_size or shared.vocab_size),
         "target_layer_ids": _read_taps(fields, (target.num_layers if target else 0) or num_target_layers),
@@ -160,7 +161,7 @@ def _read_shared(fields: Fields, architecture: str) -> ModelConfig:
     theta, scaling = read_rope(fields)
     shared = ModelConfig(
         hidden_size=fields.positive("hidden_size"),
-        num_layers=fields.positive("num_hidden_layers"),
+        num_layers=fields.positive("num_hidden_layers", most=MOST_LAYERS),
         num_heads=fields.positive("num_attention_heads"),
         num_kv_heads=fields.positive("num_key_value_heads"),
         head_dim=fields.positive("head_dim"),

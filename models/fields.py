@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+LARGEST = 1 << 40  # no size is near it; what is beyond cannot even be multiplied and printed
+
 
 def read_json(path: Path, problems: list[str]) -> dict[str, Any] | None:
     """The object in `path`, or None with a problem noted (absent, unreadable, not an object)."""
@@ -56,17 +58,17 @@ class Fields:
     def integer(self, key: str, *, default: int | None = None) -> int | None:
         """An int; bool is not one. None after a problem was noted."""
         value = self.values.get(key, default)
-        if type(value) is int:
+        if type(value) is int and abs(value) < LARGEST:
             return value
-        self.wrong(key, "an integer")
+        self.wrong(key, f"an integer{_bound(value, LARGEST)}")
         return None
 
-    def positive(self, key: str) -> int:
-        """An int of at least 1; 0 after a problem was noted."""
+    def positive(self, key: str, *, most: int = LARGEST) -> int:
+        """An int of 1..most; 0 after a problem was noted."""
         value = self.values.get(key)
-        if type(value) is int and value > 0:
+        if type(value) is int and 0 < value <= most:
             return value
-        self.wrong(key, "a positive integer")
+        self.wrong(key, f"a positive integer{_bound(value, most)}")
         return 0
 
     def number(self, key: str, *, default: float | None = None) -> float:
@@ -92,3 +94,8 @@ class Fields:
             return value
         self.wrong(key, f"one of {', '.join(allowed)}")
         return allowed[0]
+
+
+def _bound(value: Any, most: int) -> str:
+    """The upper bound, for who is beyond it."""
+    return f" up to {most}" if type(value) is int and value > most else ""

@@ -130,8 +130,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _entry(key: str, value: Any) -> tuple[str, tuple[int, ...], tuple[int, int]]:
     """dtype, shape, and where the data begin and end."""
     match value:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if all(
-            type(size) is int and size >= 0 for size in [*shape, begin, end]
+        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]} if (
+            dtype.isprintable() and all(type(size) is int and size >= 0 for size in [*shape, begin, end])
         ):
             if dtype in FLOATS and math.prod(shape) * FLOATS[dtype] != end - begin:
                 raise ValueError(f"{key} of {dtype} {shape} in {end - begin} bytes")

@@ -4,6 +4,7 @@ Owns the one list of everything that is wrong. Never reads tensor data and never
 `dsparkd inspect` say the same. Called by `checkpoint` and the worker's `inspect`.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -26,6 +27,14 @@ from .shapes import SHAREABLE, Shapes, drafter_shapes, judge_tensors, target_sha
 Config = TypeVar("Config", bound=ModelConfig)
 
 
+def _printable(problems: Iterable[str]) -> tuple[str, ...]:
+    """Names come from the files: what no terminal should get, or no encoding has, is shown by its escape."""
+    return tuple(
+        "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in problem)
+        for problem in problems
+    )
+
+
 @attrs.frozen
 class Survey(Generic[Config]):
     """What one checkpoint is.
@@ -40,7 +49,7 @@ class Survey(Generic[Config]):
     config: Config | None
     shapes: Shapes
     headers: Headers
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = attrs.field(converter=_printable)
     wrong_keys: frozenset[str] = frozenset()
 
     def served(self) -> Config:
@@ -55,12 +64,12 @@ def survey_target(folder: Path) -> Survey[TargetConfig]:
     problems: list[str] = []
     layout, fields = open_config(folder, problems)
     if fields is None:
-        return Survey("target", folder, layout, None, {}, Headers({}), tuple(problems))
+        return Survey("target", folder, layout, None, {}, Headers({}), problems)
     config = read_target_config(fields, folder)
     headers, shapes = read_headers(folder, problems), target_shapes(config)
     optional = ("lm_head.weight",) if config.tie_word_embeddings else ()
     problems += judge_tensors(headers, shapes, optional=optional, wrong_keys=fields.wrong_keys)
-    return Survey("target", folder, layout, config, shapes, headers, tuple(problems), frozenset(fields.wrong_keys))
+    return Survey("target", folder, layout, config, shapes, headers, problems, frozenset(fields.wrong_keys))
 
 
 def survey_drafter(folder: Path, target: TargetConfig | None) -> Survey[DrafterConfig]:
@@ -68,11 +77,11 @@ def survey_drafter(folder: Path, target: TargetConfig | None) -> Survey[DrafterC
     problems: list[str] = []
     layout, fields = open_config(folder, problems)
     if fields is None:
-        return Survey("drafter", folder, layout, None, {}, Headers({}), tuple(problems))
+        return Survey("drafter", folder, layout, None, {}, Headers({}), problems)
     config = read_drafter_config(fields, target)
     headers, shapes = read_headers(folder, problems), drafter_shapes(config)
     problems += judge_tensors(headers, shapes, optional=SHAREABLE, wrong_keys=fields.wrong_keys)
-    return Survey("drafter", folder, layout, config, shapes, headers, tuple(problems), frozenset(fields.wrong_keys))
+    return Survey("drafter", folder, layout, config, shapes, headers, problems, frozenset(fields.wrong_keys))
 
 
 def is_drafter(folder: Path) -> bool:

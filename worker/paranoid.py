@@ -192,10 +192,13 @@ class WatchedWindows(Windows):
             return
         with self._remembers():
             self.compare()
-            super().open(tenancies)
-        for one in tenancies:
-            self._poison(one.slot, one.window)
-            self._renew(one.slot)
+            try:
+                super().open(tenancies)
+                for one in tenancies:
+                    self._poison(one.slot, one.window)
+            finally:  # counters have moved, whatever became of the copies
+                for one in tenancies:
+                    self._renew(one.slot)
 
     def scrub(self, slot: int) -> None:
         super().scrub(slot)

@@ -215,7 +215,15 @@ class Windows:
             old = self.table[one.slot]
             in_place = one.source == one.slot
             self.table[one.slot] = self.head(old, one.window.length, epoch=old.epoch) if in_place else Window()
-        moves = [(one.slot, one.source, one.window) for one in tenancies if one.source not in (None, one.slot)]
+        try:
+            self._copy([(one.slot, one.source, one.window) for one in tenancies if one.source not in (None, one.slot)])
+        except BaseException:
+            for one in tenancies:
+                self.wipe(one.slot)
+            raise
+
+    def _copy(self, moves: list[tuple[int, int, Window]]) -> None:
+        """(slot, source, what is counted of it) -> the rows in `slot`."""
         written = {slot for slot, _, _ in moves}
         contents = [self._content(source, window, parked=source in written) for _, source, window in moves]
         for (slot, _, window), content in zip(moves, contents, strict=True):

@@ -59,6 +59,17 @@ def sent(held: Slot, row: Seed, ledger: Ledger) -> None:
         held.content, held.window_len = (), 0
 
 
+def failed(held: Slot, row: Seed, ledger: Ledger) -> None:
+    """The step of a chunk failed before its commit: what it wrote may stand where the ring's oldest rows were.
+
+    The spare rows of a ring take a block and one token more; a longer chunk goes over what was readable.
+    """
+    capacity = ledger.worker.capacity
+    if capacity is not None and capacity.block_len:
+        lost_len = row.start_pos + len(row.token_ids) - capacity.drafter_window - capacity.block_len - 1
+        held.context_start = max(held.context_start, min(lost_len, held.window_len))
+
+
 def left(held: Slot, one: Request, ledger: Ledger, limits: Limits) -> None:
     """`one` leaves a window that nothing has gone wrong with: what is known of it serves later prompts."""
     if limits.min_reuse_len is not None and held.content_epoch == held.epoch:

@@ -11,6 +11,7 @@ import attrs
 
 from ...statemachine import request, slot
 from ...statemachine.errors import LocalError
+from . import prefix
 from .events import (
     CommandRow,
     Decode,
@@ -217,6 +218,8 @@ def undo(core: "Core", one: StepInFlight, data: Any) -> None:
         held = core.ledger.slots[row.slot]
         if type(row) is Scrub:
             continue  # still quarantined: the next plan scrubs it again
+        if type(row) is Seed:
+            prefix.failed(held, row, core.ledger)
         if held.owner is None:
             _step_over(core, held, faulted=alone)
             continue

@@ -33,23 +33,25 @@ def kind_of(lens: Sequence[int]) -> Kind:
 
 @attrs.frozen(cache_hash=True)
 class StepCosts:
-    """By kind the faded number of steps, and the sum of their times over the table's; `unrested_len` counts the steps
-    since the last one of kind REST."""
+    """By kind the faded number of steps, the sum of their times over the table's, and how many steps ago the last one
+    was."""
 
     counts: tuple[float, ...] = (0.0, 0.0, 0.0)
     ratios: tuple[float, ...] = (0.0, 0.0, 0.0)
-    unrested_len: int = 0
+    since: tuple[int, ...] = (0, 0, 0)
 
     def after(self, table: CostTable, lens: Sequence[int], num_drafting: int, cost_ns: int) -> "StepCosts":
         """The facts after a step of decode rows that verified `lens` drafts; `num_drafting` rows were drafted for."""
         kind = kind_of(lens)
+        since = [steps + 1 for steps in self.since]
         if kind is Kind.REST and num_drafting > 0:
-            return attrs.evolve(self, unrested_len=self.unrested_len + 1)  # rare, and of no kind
+            return attrs.evolve(self, since=tuple(since))  # rare, and of no kind
         expected = table.target(len(lens), len(lens) + sum(lens)) + table.draft(num_drafting)
         counts, ratios = list(self.counts), list(self.ratios)
         counts[kind] = counts[kind] * KEEP + 1
         ratios[kind] = ratios[kind] * KEEP + min(cost_ns / expected, SURPRISE * self.factors()[kind])
-        return StepCosts(tuple(counts), tuple(ratios), 0 if kind is Kind.REST else self.unrested_len + 1)
+        since[kind] = 0
+        return StepCosts(tuple(counts), tuple(ratios), tuple(since))
 
     def factors(self) -> tuple[float, ...]:
         """By kind: what the table's time is to be multiplied with."""

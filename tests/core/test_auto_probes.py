@@ -11,7 +11,7 @@ from dsparkd.scheduler.core.acceptance import Acceptance
 from dsparkd.scheduler.core.costs import CostTable
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.core.policies import parse_policy
-from dsparkd.scheduler.core.policies.auto import PROBE_LEN, PROBE_SHARE, REST_LEN, Auto, best_lengths
+from dsparkd.scheduler.core.policies.auto import PROBE_LEN, PROBE_SHARE, SELDOM, TRIAL_LEN, Auto, _trial, best_lengths
 from dsparkd.scheduler.core.step_costs import Kind, StepCosts, kind_of
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.testing import Bench
@@ -134,8 +134,8 @@ def test_resting_is_measured_now_and_then_where_drafting_promises_little_more() 
     bench.submit(0, [1], max_tokens=1200)
     bench.run()
     rested = [at for at, rows in enumerate(decodes(bench)) if not any(row.draft_len or row.propose_len for row in rows)]
-    assert 3 <= len(rested) <= 8 + len(decodes(bench)) // REST_LEN
-    assert max(later - earlier for earlier, later in pairwise(rested)) <= REST_LEN + 4
+    assert 3 <= len(rested) <= 8 + len(decodes(bench)) // TRIAL_LEN
+    assert max(later - earlier for earlier, later in pairwise(rested)) <= TRIAL_LEN + 4
     far = bench_of(CHEAP, acceptance=[7])
     far.submit(0, [1], max_tokens=1200)
     far.run()
@@ -148,7 +148,10 @@ def test_beside_chunks_resting_would_teach_nothing_so_nobody_rests() -> None:
     for _ in range(60):
         bench.tick()
         bench.answer()
-    bench.core.ledger.step_costs = attrs.evolve(bench.core.ledger.step_costs, unrested_len=10 * REST_LEN)
+    known = bench.core.ledger.step_costs
+    bench.core.ledger.step_costs = attrs.evolve(
+        known, since=(3 * TRIAL_LEN, 0, 0), counts=(9.0, *known.counts[1:]), ratios=(9.0, *known.ratios[1:])
+    )
     rows = list(bench.core.ledger.requests.values())
     assert bench.core.policy.decide(rows, bench.core.ledger) == [0]
     bench.submit(1, list(range(1, 40)) * 500, max_tokens=2)
@@ -252,3 +255,24 @@ def test_no_policy_asks_for_what_is_not_there_and_none_sees_tokens_or_the_clock(
         return [[(row.draft_len, row.propose_len) for row in rows] for rows in decodes(bench)]
 
     assert run(1, 1) == run(7, 50)
+
+
+def test_an_engine_that_rests_where_drafting_is_close_tries_it_and_learns_that_it_pays() -> None:
+    """Whatever the table says: what a step with drafts takes only such a step tells."""
+    known = StepCosts(counts=(30.0, 0.0, 0.0), ratios=(30.0, 0.0, 0.0), since=(0, SELDOM * TRIAL_LEN // 8, 0))
+    rows = 1
+
+    def told(chance: float, known: StepCosts = known) -> int | None:
+        survivals, factors = [[chance]] * rows, known.factors()
+        _, advantage = best_lengths(survivals, CHEAP, factors=factors)
+        return _trial(survivals, advantage, known, costs=CHEAP, factors=factors)
+
+    # The chance at which one draft is worth a little less than what it costs.
+    even = (CHEAP.target(rows, 2 * rows) + CHEAP.draft(rows)) / CHEAP.target(rows, rows) - 1
+    assert told(0.98 * even) == 1
+    assert told(1.02 * even) is None  # it drafts, and has just rested
+    assert told(0.1 * even) is None  # far from it
+    count = attrs.evolve(known, counts=(30.0, 9.0, 0.0), ratios=(30.0, 9.0, 0.0))
+    for since, tries in ((1, True), (2, False), (SELDOM * TRIAL_LEN - 1, False), (SELDOM * TRIAL_LEN, True)):
+        later = attrs.evolve(count, since=(0, SELDOM * TRIAL_LEN + since, 0))
+        assert (told(0.98 * even, later) == 1) == tries, since

@@ -77,10 +77,10 @@ def test_one_stalled_step_counts_for_no_more_than_a_few() -> None:
 
 def test_steps_since_the_last_rest_are_counted_and_a_step_that_only_drafts_is_of_no_kind() -> None:
     known = after([honest([4], 1, 1.0), honest([2, 1], 2, 1.0)])
-    assert (known.unrested_len, known.counts[Kind.REST]) == (2, 0)
+    assert (known.since[Kind.REST], known.counts[Kind.REST]) == (2, 0)
     anew = known.after(TABLE, [0, 0], 2, 5000)
-    assert anew == attrs.evolve(known, unrested_len=3)
-    assert anew.after(TABLE, [0, 0], 0, 2000).unrested_len == 0
+    assert anew == attrs.evolve(known, since=(3, 2, 1))
+    assert anew.after(TABLE, [0, 0], 0, 2000).since == (0, 3, 2)
 
 
 def test_they_are_in_fork_and_fingerprint_and_a_fork_learns_for_itself() -> None:

@@ -52,6 +52,7 @@ ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
         ({"quantization_config": {"bits": 4}}, ["quantization_config"]),
         ({"hidden_size": "64"}, ["hidden_size", "'64'", "positive integer"]),
         ({"num_hidden_layers": 0}, ["num_hidden_layers = 0"]),
+        ({"intermediate_size": 10**4000}, ["intermediate_size", "positive integer up to"]),
         ({"num_attention_heads": 5}, ["num_attention_heads = 5", "num_key_value_heads"]),
         ({"head_dim": 15}, ["head_dim = 15", "even"]),
         ({"rope_scaling": {"rope_type": "dynamic"}}, ["rope_scaling", "rope_parameters says"]),

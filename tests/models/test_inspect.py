@@ -198,3 +198,31 @@ def test_a_pair_of_36_gigabytes_is_judged_in_an_address_space_of_3(tmp_path: Pat
     assert found["problems"] == []
     assert (found["target"]["files"], found["target"]["tensors"]) == (2, 443)
     assert found["slot"]["target_bytes_per_token"] == 2 * 163_840
+
+
+def test_names_that_no_terminal_should_get_are_shown_by_their_escapes(tmp_path: Path) -> None:
+    """A lone surrogate has no encoding, and an escape sequence would be obeyed."""
+    target, _ = write_pair(tmp_path)
+    path = target / "model.safetensors"
+    whole = path.read_bytes()
+    header_len = int.from_bytes(whole[:8], "little")
+    entries = json.loads(whole[8 : 8 + header_len])
+    entries["\ud800\x1b[2J"] = entries.pop("model.norm.weight")
+    text = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + whole[8 + header_len :])
+    shown = inspect(target, status=1)
+    assert "\\ud800\\x1b[2J: unexpected tensor" in shown
+    assert "\x1b" not in shown
+    config = json.loads((target / "config.json").read_text())
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "\ud801": 1}
+    (target / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+    with pytest.raises(Refused, match=r"\\ud801"):
+        load_pair(target, None, dtype=torch.float32, device=CPU)
+
+
+def test_more_layers_than_any_model_has_are_refused_and_not_listed(tmp_path: Path) -> None:
+    target, _ = write_pair(tmp_path)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**5}))
+    problems = report(target, None, max_model_len=None, dtype=Dtype.float32)["problems"]
+    assert problems == ["target: num_hidden_layers = 100000: expected a positive integer up to 1000"]

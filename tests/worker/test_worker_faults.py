@@ -94,6 +94,43 @@ def test_a_step_that_runs_out_of_memory_is_run_again_in_parts(shortage: str) -> 
     assert codes == {"OUT_OF_MEMORY"}
 
 
+@pytest.mark.parametrize(("watches", "method", "call"), [(True, "_content", 2), (False, "_readable", 4)])
+def test_a_copy_that_runs_out_of_memory_leaves_what_was_kept_in_place_and_nothing_where_it_went(
+    watches: bool, method: str, call: int
+) -> None:
+    """Counters of one slot have moved by then, rows of another are half there, and the next step goes on."""
+    driver = Driver(backend("vanilla", paranoid=watches, num_slots=4, max_model_len=48))
+    text = (PROMPTS[0] * 4)[:20]
+    driver.step(*[seed(number, 1, text, propose_len=4) for number in range(2)])
+    windows = phases_of(driver.backend).windows
+    plain, calls = getattr(windows, method), 0
+
+    def short(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise MemoryError
+        return plain(*arguments, **options)
+
+    setattr(windows, method, short)
+    opens = [wire.Open(9, 0, 1), wire.Open(12, 1, 1), wire.Open(15, 1, 1)]
+    slots = (0, 2, 3)  # in place, and two copies
+    rows = [
+        seed(slot, 2, [7, 8], start_pos=kept.keep_len, opens=kept, propose_len=4)
+        for slot, kept in zip(slots, opens, strict=True)
+    ]
+    with pytest.raises(StepFailed, match="MemoryError"):
+        driver.step(*rows)
+    assert [(window.epoch, window.length) for window in windows.table[:4]] == [(1, 9), (1, 20), (None, 0), (None, 0)]
+    assert not windows.target.rows[:, 2:4].nan_to_num().any()  # the watch leaves poison, others zeros
+    fresh = Driver(backend("vanilla", num_slots=4, max_model_len=48))
+    for answer, kept in zip(driver.step(*rows).rows, opens, strict=True):
+        assert isinstance(answer, wire.Emitted)
+        whole = fresh.one(seed(answer.slot, 1, [*text[: kept.keep_len], 7, 8], propose_len=4))
+        assert answer.token_ids == whole.token_ids
+        assert driver.window(answer.slot).held == fresh.window(answer.slot).held
+
+
 def test_an_allocation_that_torch_refuses_is_known_for_what_it_is() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(1 << 60, dtype=torch.uint8)

@@ -18,7 +18,9 @@ from ..step_costs import Kind, StepCosts
 SEED_READY = request.State.SEED_READY
 STICK = 0.02  # a row that drafts counts for so much more than one that rests: nobody flaps between equals
 CLOSE = 1.3  # drafting that promises less than so many times the rate of resting is compared to it now and then,
-REST_LEN = 64  # after so many steps, sooner while little is known
+TRIAL_LEN = 64  # once in so many steps, sooner while little is known;
+NEAR = 1.15  # and so is resting that promises less than so many times the rate of drafting, which costs more to try:
+SELDOM = 4  # so many times as seldom
 PROBE_LEN = 128  # passes after which a resting row drafts once, to see whether its text became predictable,
 PROBE_SHARE = 64  # and seldomer where that would take more than the 64th part of all time
 
@@ -46,10 +48,11 @@ class Auto:
         if len(decoding) < len(rows):  # a prompt drafts if it will be worth it once all of them decode
             both = survivals + [_survival(one, prior, most) for one in rows[len(decoding) :]]
             chunks = best_lengths(both, capacity.costs, factors=factors)[0][len(decoding) :]
-        elif advantage < CLOSE and _rest_is_due(ledger.step_costs):
-            return [0] * len(rows)  # beside chunks it would teach nothing
         else:
             chunks = []
+            trial = _trial(survivals, advantage, ledger.step_costs, costs=capacity.costs, factors=factors)
+            if trial is not None:  # beside chunks it would teach nothing
+                return [min(trial, len(own)) for own in survivals]
         resting = [at for at, one in enumerate(decoding) if wants[at] == one.held_len == 0 and survivals[at]]
         if resting:
             probing = _waited(decoding, resting, survivals, ledger, costs=capacity.costs)
@@ -73,25 +76,66 @@ def best_lengths(
     num_rows = len(survivals)
     if num_rows == 0:
         return [], 1.0
-    rest_ns = factors[Kind.REST] * costs.target(num_rows, num_rows)
-    best_rate, best_size, best_len = num_rows / rest_ns, 0, 0
-    promises = [list(accumulate(one)) for one in survivals]  # [row][n - 1]: accepted drafts expected of n
-    order = sorted(range(num_rows), key=lambda row: (-promises[row][-1] if promises[row] else 0.0, row))
-    sizes = sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)})
-    for size in sizes:
-        drafting = [promises[row] for row in order[:size] if promises[row]]
-        block_ns = costs.draft(len(drafting))
-        for length in range(1, max(map(len, drafting), default=0) + 1):
-            lens = [min(length, len(one)) for one in drafting]
-            gain = sum(one[own - 1] for one, own in zip(drafting, lens, strict=True))
-            factor = factors[Kind.WHOLE if lens == [length] * num_rows else Kind.PART]
-            rate = (num_rows + gain) / (factor * (costs.target(num_rows, num_rows + sum(lens)) + block_ns))
-            if rate > best_rate:
-                best_rate, best_size, best_len = rate, size, length
+    rest_rate = num_rows / (factors[Kind.REST] * costs.target(num_rows, num_rows))
+    order = _by_promise(survivals)
+    best_rate, best_size, best_len = rest_rate, 0, 0
+    for size in sorted({min(1 << power, num_rows) for power in range(num_rows.bit_length() + 1)}):
+        rate, length, _ = _best_of([survivals[row] for row in order[:size]], num_rows, costs, factors)
+        if rate > best_rate:
+            best_rate, best_size, best_len = rate, size, length
     lengths = [0] * num_rows
     for row in order[:best_size]:
         lengths[row] = min(best_len, len(survivals[row]))
-    return lengths, best_rate * rest_ns / num_rows
+    return lengths, best_rate / rest_rate
+
+
+def _by_promise(survivals: Sequence[Sequence[float]]) -> list[int]:
+    return sorted(range(len(survivals)), key=lambda row: (-sum(survivals[row]), row))
+
+
+def _best_of(
+    drafting: Sequence[Sequence[float]], num_rows: int, costs: CostTable, factors: Sequence[float]
+) -> tuple[float, int, Kind]:
+    """Tokens a time when these rows of a step draft by the length that is best for them, that length, and the kind."""
+    promises = [list(accumulate(one)) for one in drafting if one]  # [n - 1]: accepted drafts expected of n
+    block_ns = costs.draft(len(promises))
+    best = (0.0, 0, Kind.PART)
+    for length in range(1, max(map(len, promises), default=0) + 1):
+        lens = [min(length, len(one)) for one in promises]
+        gain = sum(one[own - 1] for one, own in zip(promises, lens, strict=True))
+        kind = Kind.WHOLE if lens == [length] * num_rows else Kind.PART
+        rate = (num_rows + gain) / (factors[kind] * (costs.target(num_rows, num_rows + sum(lens)) + block_ns))
+        if rate > best[0]:
+            best = (rate, length, kind)
+    return best
+
+
+def _trial(
+    survivals: Sequence[Sequence[float]],
+    advantage: float,
+    known: StepCosts,
+    *,
+    costs: CostTable,
+    factors: Sequence[float],
+) -> int | None:
+    """The length that all rows try now, or None: what resting costs only an engine that rests knows, and what drafting
+    costs only one that drafts. Each takes two steps: the first gets rid of drafts, or makes them."""
+    if not survivals or advantage >= CLOSE:
+        return None
+    if advantage > 1.0:
+        return 0 if _is_due(known, Kind.REST, TRIAL_LEN) else None
+    if not _is_due(known, Kind.WHOLE, SELDOM * TRIAL_LEN):
+        return None
+    num_rows = len(survivals)
+    rate, length, kind = _best_of(survivals, num_rows, costs, factors)
+    rest_rate = num_rows / (factors[Kind.REST] * costs.target(num_rows, num_rows))
+    return length if kind is Kind.WHOLE and rate * NEAR > rest_rate else None
+
+
+def _is_due(known: StepCosts, kind: Kind, interval: int) -> bool:
+    """For two steps in `interval`, even if they turn out to be of another kind; at first after an eighth of it, ..."""
+    waited = known.since[kind] - min(interval, interval // 8 * (1 + int(known.counts[kind])))
+    return waited >= 0 and waited % interval < 2
 
 
 def _survival(one: Request, prior: Sequence[float], most: int) -> list[float]:
@@ -100,11 +144,6 @@ def _survival(one: Request, prior: Sequence[float], most: int) -> list[float]:
     favour = 1 + STICK if one.held_len > 0 else 1 - STICK
     chances = one.acceptance.chances(most if own is None else min(own, most), prior)
     return [favour * survival for survival in accumulate(chances, lambda a, b: a * b)]
-
-
-def _rest_is_due(known: StepCosts) -> bool:
-    """What resting costs only an engine that rests knows: for two steps, as the first one still verifies drafts."""
-    return known.unrested_len >= min(REST_LEN, 8 * (1 + int(known.counts[Kind.REST])))
 
 
 def _waited(
