@@ -178,8 +178,9 @@ class Windows:
     ) -> None:
         problems = []
         if drafter is not None and shape.drafter_window < shape.block_len + 1:
-            least = shape.block_len + 1
-            problems.append(f"drafter_window = {shape.drafter_window}: expected {least} (block + 1) or more")
+            # Without a window of its own, or with a wider one, a drafter sees all of the longest text.
+            key = "max_model_len" if shape.drafter_window == shape.max_model_len else "drafter_window"
+            problems.append(f"{key} = {shape.drafter_window}: expected {shape.block_len + 1} (block + 1) or more")
         refuse_all("windows", problems)
         self.shape = shape
         self.device = device

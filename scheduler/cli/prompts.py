@@ -10,8 +10,7 @@ from typing import Any
 
 from ...statemachine.errors import Refused
 from ..core import events
-from ..trace.reading import Event, Header, read_trace
-from ..trace.rounds import is_trace
+from ..trace.reading import Event, Header, is_trace, read_trace
 
 EXPECTED = 'expected rows like {"prompt": "..."} or {"prompt_token_ids": [1, 2]}'
 Prompt = str | list[int]

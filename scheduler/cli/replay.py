@@ -14,6 +14,7 @@ from ...statemachine.errors import Refused
 from ..core import events, results
 from ..service.packing import pack
 from ..trace.live import recorded_requests, run_again
+from ..trace.reading import Failure, read_trace
 from ..trace.replay import Difference, Step, first_difference
 
 
@@ -26,24 +27,36 @@ def replay(
     live: Annotated[
         str | None, typer.Option("--live", metavar="ADDRESS", help="Send its requests to an engine instead.")
     ] = None,
-    speed: Annotated[float, typer.Option("--speed", min=0.0, help="--live: times its pace; 0: at once.")] = 1.0,
+    speed: Annotated[
+        float | None, typer.Option("--speed", min=0.0, help="--live: times its pace (1); 0: at once.")
+    ] = None,
 ) -> None:
     """Feed a trace's inputs to a fresh core and compare everything that it says, digest by digest.
 
     With --live ADDRESS its requests go to a running engine, and their tokens are compared.
     """
+    looks = {"--policy": policy, "--until": until, "--request": request, "--step": step}
+    given = [flag for flag, value in looks.items() if value is not None]
     if live is not None:
-        _live(live, trace, speed=speed)
+        if given:
+            raise Refused("BAD_CONFIG", f"--live and {given[0]}: expected one of them")
+        _live(live, trace, speed=1.0 if speed is None else speed)
         return
+    if speed is not None:
+        raise Refused("BAD_CONFIG", f"--speed {speed:g}: expected --live ADDRESS beside it")
     if request is not None and step is not None:
         raise Refused("BAD_CONFIG", "--request and --step: expected one of them")
     look = Look(Console(soft_wrap=True), request=request, step=step)
     count, difference = first_difference(trace, policy=policy, until=until, on_step=look.at)
-    if difference is None:
-        look.console.print(f"{count} inputs replayed, every output is what it was", highlight=False)
-        return
-    _print_difference(look.console, difference)
-    raise typer.Exit(1)
+    if difference is not None:
+        _print_difference(look.console, difference)
+        raise typer.Exit(1)
+    look.console.print(f"{count} inputs replayed, every output is what it was", highlight=False)
+    ended = [entry.error for entry in read_trace(trace) if isinstance(entry, Failure)] if until is None else []
+    for error in ended:
+        look.console.print(f"the next one ended the engine, then and now: {error}", markup=False, highlight=False)
+    if given and look.num_shown == 0 and given != ["--policy"] and given != ["--until"]:
+        raise Refused("BAD_CONFIG", f"{' '.join(given)}: nothing in these {count} inputs has to do with it")
 
 
 def _live(address: str, trace: Path, *, speed: float) -> None:
@@ -64,6 +77,7 @@ class Look:
 
     def __init__(self, console: Console, *, request: int | None, step: int | None) -> None:
         self.console, self._request, self._step = console, request, step
+        self.num_shown = 0
 
     def at(self, replayed: Step) -> None:
         if self._request is not None:
@@ -94,6 +108,7 @@ class Look:
                 self._print(replayed, "out", pack(output))
 
     def _print(self, replayed: Step, way: str, packed: list[Any], *, name: str | None = None) -> None:
+        self.num_shown += 1
         known = "" if name is None else f"  ({name})"
         self.console.print(f"{replayed.index:8} {way} {packed}{known}", markup=False, highlight=False)
 

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from ..trace.report import of_trace, page
-from .files import writable
+from .files import writable, write
 
 
 def report(
@@ -19,5 +19,5 @@ def report(
 ) -> None:
     """Replay a trace and draw it: requests on slots by state, steps, acceptance, latencies."""
     writable(output, "--output")
-    output.write_text(page(trace.name, of_trace(trace)), encoding="utf-8")
-    Console().print(f"{output}: {output.stat().st_size >> 10} KiB", highlight=False)
+    write(output, page(trace.resolve().name, of_trace(trace)), flag="--output")
+    Console(soft_wrap=True).print(f"{output}: {output.stat().st_size >> 10} KiB", markup=False, highlight=False)

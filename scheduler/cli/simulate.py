@@ -14,17 +14,17 @@ from rich.table import Table
 
 from ...statemachine.errors import Refused
 from ..service.policy_settings import policy_from_text
-from ..service.trace_writer import MAGIC
 from ..trace.arrivals import FORMATS, Arrival, read_arrivals
 from ..trace.fitting import Recorded, fit_trace
 from ..trace.outcome import outcome
 from ..trace.published import PUBLISHED, published
+from ..trace.reading import is_trace
 from ..trace.report import of_runs, page
 from ..trace.simulate import StepSeen, limits_for, simulate
 from ..trace.simulated import Acceptance
-from ..trace.step_times import StepTimes, point_times, table_times
+from ..trace.step_times import StepTimes, TableTimes, point_times, table_times
 from .engines import Pair
-from .files import writable
+from .files import writable, write
 
 COLUMNS = (
     ("policy", "policy", 0),
@@ -53,7 +53,9 @@ def simulate_(
     acceptance: Annotated[
         str | None, typer.Option("--acceptance", help="{chances} JSON, a trace, or a mean acceptance length.")
     ] = None,
-    block: Annotated[int, typer.Option("--block", min=1, help="B, where the acceptance is a mean.")] = 7,
+    block: Annotated[
+        int | None, typer.Option("--block", min=1, max=64, help="B, where the acceptance is a mean (7).")
+    ] = None,
     slots: Annotated[int | None, typer.Option("--slots", min=1, help="Requests that run at once.")] = None,
     max_step_tokens: Annotated[int | None, typer.Option("--max-step-tokens", min=2, help="Tokens of a step.")] = None,
     overhead_us: Annotated[int, typer.Option("--overhead-us", min=0, help="Per step, over a cost table.")] = 0,
@@ -69,10 +71,17 @@ def simulate_(
     """Run the real scheduler in virtual time over recorded arrivals, one policy after another, and compare."""
     writable(json_, "--json")
     writable(report, "--report")
-    recorded = fit_trace(arrivals) if _is_trace(arrivals) else None
+    recorded = fit_trace(arrivals) if is_trace(arrivals) else None
     asked = _arrivals(arrivals, recorded, format_=format_, scale=scale, first=first)
     times = _times(cost_table, recorded, context.obj, overhead_us=overhead_us)
-    luck = _acceptance(acceptance, recorded, context.obj, block=block)
+    luck = _acceptance(acceptance, recorded, context.obj, block=block or 7)
+    ignored = {
+        "--format": format_ is not None and recorded is not None,
+        "--overhead-us": overhead_us > 0 and not isinstance(times, TableTimes),
+        "--block": block is not None and not luck.note.startswith("mean "),
+    }
+    for flag in (one for one, is_ignored in ignored.items() if is_ignored):
+        raise Refused("BAD_CONFIG", f"{flag}: what else was given leaves it without a meaning")
     num_slots = slots or (recorded.num_slots if recorded else 32)
     budget = max_step_tokens or (recorded.max_step_tokens if recorded else 2048)
     limits = limits_for(asked, num_slots=num_slots, max_step_tokens=budget, block_len=len(luck.chances))
@@ -105,20 +114,10 @@ def simulate_(
     }
     _print(about, rows)
     if json_ is not None:
-        json_.write_text(json.dumps({**about, "rows": rows}, indent=2) + "\n", encoding="utf-8")
+        write(json_, json.dumps({**about, "rows": rows}, indent=2) + "\n", flag="--json")
     if report is not None:
         told = f"{len(asked)} requests of {arrivals.name}, {num_slots} slots; step times: {times.note}"
-        report.write_text(page(f"policies on {arrivals.name}", of_runs(told, rows, steps)), encoding="utf-8")
-
-
-def _is_trace(path: Path) -> bool:
-    if path.is_dir():
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise Refused("BAD_CONFIG", f"{path}: cannot be read: {error}") from error
+        write(report, page(f"policies on {arrivals.name}", of_runs(told, rows, steps)), flag="--report")
 
 
 def _arrivals(
@@ -137,11 +136,12 @@ def _times(text: str | None, recorded: Recorded | None, pair: Pair, *, overhead_
     path = pair.target.parent / "costs.json" if text is None else Path(text)
     if not path.exists():
         expected = f"expected a file, or one of {', '.join(PUBLISHED)}"
-        raise Refused("BAD_CONFIG", f"--cost-table {text}: {expected}")
-    if _is_trace(path):
+        raise Refused("BAD_CONFIG", f"--cost-table {path}: {expected}")
+    if is_trace(path):
         return fit_trace(path).times
     try:
-        has_points = "sps" in json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"))
+        has_points = isinstance(values, dict) and "sps" in values
     except (OSError, ValueError, TypeError) as error:
         raise Refused("BAD_CONFIG", f"--cost-table {path}: cannot be read: {error}") from error
     return point_times(path) if has_points else table_times(path, overhead_ns=1000 * overhead_us)
@@ -152,7 +152,7 @@ def _acceptance(text: str | None, recorded: Recorded | None, pair: Pair, *, bloc
         return recorded.acceptance
     path = pair.target.parent / "acceptance.json" if text is None else Path(text)
     if path.exists():
-        if _is_trace(path):
+        if is_trace(path):
             return fit_trace(path).acceptance
         try:
             values = json.loads(path.read_text(encoding="utf-8"))

@@ -5,15 +5,17 @@ Owns the presentation; `trace/` reads and cuts. docs/traces.md names every field
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
+import attrs
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ...statemachine.errors import Refused
-from ..core import events
+from ..core.results import Output
 from ..service.packing import as_map, pack
 from ..trace.arrivals import FORMATS, read_arrivals, write_arrivals
 from ..trace.cutting import cut as cut_trace
@@ -40,6 +42,7 @@ def show(
                 f"segment {entry.segment}, dsparkd {entry.dsparkd}, policy {entry.policy.get('name')}, "
                 f"{limits.num_slots} slots of {limits.max_model_len}, outputs {entry.outputs}"
                 f"{', redacted' if entry.redacted else ''}",
+                markup=False,
                 highlight=False,
             )
         elif isinstance(entry, Failure):
@@ -85,7 +88,7 @@ def cut(
 ) -> None:
     """Write some of a trace's inputs as a trace of its own, which replays from a snapshot."""
     count = cut_trace(path, output, begin=begin, until=until)
-    Console().print(f"{output}: {count} inputs", highlight=False)
+    Console(soft_wrap=True).print(f"{output}: {count} inputs", markup=False, highlight=False)
 
 
 @trace.command()
@@ -94,14 +97,21 @@ def export(
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON lines.")],
     outputs: Annotated[bool, typer.Option("--outputs", help="Replay, and write what the core says as well.")] = False,
 ) -> None:
-    """Write one JSON object a line: the header, then each input."""
+    """Write one JSON object a line: the header, then each input, then what ended the engine if anything did."""
+    said = ((step.outputs, step.same) for step in replay(path)) if outputs else None
     try:
-        with output.open("x", encoding="utf-8") as file:
-            lines = _replayed_lines(path) if outputs else _lines(path)
-            for line in lines:
-                file.write(json.dumps(line) + "\n")
+        file = output.open("x", encoding="utf-8")
     except OSError as error:
         raise Refused("BAD_CONFIG", f"--output {output}: expected a new file: {error}") from error
+    try:
+        with file:
+            for line in _lines(path, said):
+                file.write(json.dumps(line) + "\n")
+    except BaseException as error:
+        output.unlink()  # part of a trace looks like a trace
+        if isinstance(error, OSError):
+            raise Refused("BAD_CONFIG", f"--output {output}: cannot be written: {error}") from error
+        raise
 
 
 @trace.command("import")
@@ -129,27 +139,27 @@ def import_(
     except OSError as error:
         raise Refused("BAD_CONFIG", f"--output {output}: expected a new file: {error}") from error
     now = max(one.prompt_len + one.output_len for one in scaled)
-    Console().print(f"{output}: {len(scaled)} arrivals, lengths times {factor:g}, longest {now}", highlight=False)
+    told = f"{output}: {len(scaled)} arrivals, lengths times {factor:g}, longest {now}"
+    Console(soft_wrap=True).print(told, markup=False, highlight=False)
 
 
-def _lines(path: Path) -> Any:
+def _lines(path: Path, said: Iterator[tuple[list[Output], bool]] | None) -> Iterator[dict[str, Any]]:
+    """`said`: for each input what a replay says to it, and whether that is what was said."""
     index = 0
     for entry in read_trace(path):
         if isinstance(entry, Header):
-            yield {"kind": "header", "segment": entry.segment, "policy": entry.policy, "limits": pack(entry.limits)[1:]}
-        elif isinstance(entry, Event):
-            yield _line(index, entry.input, name=entry.name)
-            index += 1
+            limits = attrs.asdict(entry.limits)
+            yield {"kind": "header", "segment": entry.segment, "policy": entry.policy, "limits": limits}
         elif isinstance(entry, Snapshot):
             yield {"kind": "snapshot"}
-
-
-def _replayed_lines(path: Path) -> Any:
-    for step in replay(path):
-        said = [as_map(one) for one in step.outputs]
-        yield {**_line(step.index, step.event.input, name=step.event.name), "outputs": said, "same": step.same}
-
-
-def _line(index: int, one: events.Input, *, name: str | None) -> dict[str, Any]:
-    line = {"kind": "input", "index": index, **as_map(one)}
-    return line if name is None else {**line, "request_id": name}
+        elif isinstance(entry, Failure):
+            yield {"kind": "failure", "error": entry.error, **as_map(entry.input)}
+        else:
+            line = {"kind": "input", "index": index, **as_map(entry.input)}
+            if entry.name is not None:
+                line["request_id"] = entry.name
+            if said is not None:
+                outputs, line["same"] = next(said)
+                line["outputs"] = [as_map(one) for one in outputs]
+            yield line
+            index += 1

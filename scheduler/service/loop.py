@@ -18,7 +18,7 @@ import msgspec
 import structlog
 import zmq
 
-from ...statemachine.errors import refuse_all
+from ...statemachine.errors import Refused, refuse_all
 from ..core import events, results
 from ..core.handle import Core
 from ..core.policies import Policy, start_warnings
@@ -31,7 +31,7 @@ from .folders import PrivateFolder
 from .policy_settings import KEYS, check_policy
 from .supervisor import Supervisor
 from .text import Tokenizer, tokenizer_beside
-from .trace_writer import open_trace
+from .trace_writer import TraceWriter, open_trace
 from .translate import Client, Translate
 from .workers import WorkerEdge, WorkerOutput
 
@@ -49,7 +49,8 @@ class Service:
         self.core = Core(settings.limits(), _only_policy(settings, policy))
         self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
         self._costs = None if settings.cost_table is None else read_costs(Path(settings.cost_table))
-        self._trace = open_trace(settings, self.core, own_policy=policy is not None)
+        self._trace: TraceWriter | None = None
+        self._trace_lost = ""  # why there is no trace any more
         self._taken: list[tuple[events.Input, list[results.Output], str | None]] = []  # in this turn, for the trace
         self._signals: list[int] = []
         self._finished = False
@@ -59,6 +60,7 @@ class Service:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._open()
+            self._trace = open_trace(settings, self.core, own_policy=policy is not None)  # last: it leaves a file
         except BaseException:
             self._context.destroy(linger=0)
             self._folder.remove()
@@ -151,10 +153,10 @@ class Service:
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._context.term()
-        if self._trace is not None:
-            self._write_trace()
-            self._trace.close()
         self._folder.remove()
+        self._write_trace()
+        if self._trace is not None:
+            self._trace.close()
 
     # ---- parts of a turn ----------------------------------------------------------------------------------------
 
@@ -185,20 +187,37 @@ class Service:
             return self.core.handle(event)
         try:
             outputs = self.core.handle(event)
-        except BaseException as error:
-            self._write_trace()
-            self._trace.failed(event, error)
+        except Exception as error:
+            self._write_trace(failed=(event, error))
             raise
         name = self.translate.records[event.request].request_id if type(event) is events.Submit else None
         self._taken.append((event, outputs, name))
         return outputs
 
-    def _write_trace(self) -> None:
-        if self._trace is not None:
+    def _write_trace(self, *, failed: tuple[events.Input, Exception] | None = None) -> None:
+        """Write what this turn took. A disk that fails ends the trace, not the engine; the log and health say so."""
+        if self._trace is None:
+            return
+        try:
             for event, outputs, name in self._taken:
                 self._trace.took(event, outputs, name=name)
-            self._taken.clear()
-            self._trace.end_turn()
+            if failed is None:
+                self._trace.end_turn()
+            else:  # no other file may begin: there is no snapshot of a core that broke
+                self._trace.failed(*failed)
+                self._trace.close()
+                self._trace = None
+        except (OSError, Refused) as error:
+            self._lose_trace(error)
+        self._taken.clear()
+
+    def _lose_trace(self, error: Exception) -> None:
+        self._trace_lost = f"the trace ended: {error}"
+        log.error("trace_ended", error=str(error))
+        if self._trace is not None:
+            with suppress(OSError):  # what it still held cannot be written either
+                self._trace.close()
+        self._trace = None
 
     def _do(self, outputs: Iterable[results.Output]) -> None:
         for output in outputs:
@@ -254,6 +273,8 @@ class Service:
     def _answer(self, question: wire.GetStats | wire.GetHealth) -> wire.Message:
         if isinstance(question, wire.GetHealth):
             ok, engine, worker, reasons = self.core.health()
+            if self._trace_lost:
+                ok, reasons = False, [*reasons, self._trace_lost]
             return wire.Health(ok=ok, engine=engine, worker=worker, reasons=reasons)
         dropped = {"client_frames_dropped": self.clients.drops.count, "worker_frames_dropped": self.worker.drops.count}
         return wire.Stats(

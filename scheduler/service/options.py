@@ -48,7 +48,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "sample_index": _SIZE,
     "stop_token_ids": (_ids, "a list of token ids"),
     "ignore_eos": _FLAG,
-    "deadline_ms": _COUNT,
+    "deadline_ms": (_integer(1, 2**43), "an integer in 1..2**43 - 1 (nanoseconds of 64 bits hold it)"),
     "max_draft_len": _SIZE,
     "margins": _FLAG,
     "passes": _FLAG,

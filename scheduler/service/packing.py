@@ -5,7 +5,7 @@ list. Reading back judges every field by its type: whatever a file holds, it bec
 """
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Union, get_args, get_origin
 
@@ -16,7 +16,6 @@ from ...statemachine.errors import Refused
 from ..core import acceptance, costs, events, limits, results, step_costs
 
 Pack = Callable[[Any], Any]
-Tokens = Sequence[int]  # for each token id another one: a redacted trace
 
 MODULES = (events, results, limits, costs, acceptance, step_costs)
 CLASSES: dict[str, type[Any]] = {
@@ -27,6 +26,7 @@ CLASSES: dict[str, type[Any]] = {
 }
 PLAIN = (int, float, str, bool, type(None))
 TOKEN_FIELDS = ("prompt", "token_ids", "stop_token_ids", "draft_token_ids")
+TEXT_FIELDS = ("salt",)  # of a client's own choice
 
 
 def pack(value: Any) -> Any:
@@ -35,13 +35,18 @@ def pack(value: Any) -> Any:
 
 
 class Packing:
-    """`pack` with every token id replaced by `tokens[id]`."""
+    """`pack` with every token id replaced by `rename(id)`, and every text of a client's by `hide(text)`."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self._packers = _packers(tokens)
+    def __init__(self, rename: Callable[[int], int], hide: Callable[[str], str]) -> None:
+        self._rename, self.hidden = rename, hide
+        self._packers = _packers(self)
 
     def pack(self, value: Any) -> Any:
         return self._packers[type(value)](value)
+
+    def renamed(self, ids: Any) -> Any:
+        """`ids` is None or a list, tuple or frozen set of token ids."""
+        return None if ids is None else type(ids)(self._rename(one) for one in ids)
 
 
 def as_map(value: Any) -> Any:
@@ -76,36 +81,34 @@ def unpack(value: Any) -> Any:
 Packers = dict[type[Any], Pack]
 
 
-def _packers(tokens: Tokens | None = None) -> Packers:
+def _packers(redacting: Packing | None = None) -> Packers:
     packers: Packers = {}
     for made in CLASSES.values():
-        packers[made] = _packer(made, packers, tokens)
+        packers[made] = _packer(made, packers, redacting)
     return packers
 
 
-def _packer(made: type[Any], packers: Packers, tokens: Tokens | None) -> Pack:
+def _packer(made: type[Any], packers: Packers, redacting: Packing | None) -> Pack:
     """Fields that hold nothing but plain values go as they are; those that may hold objects are looked at."""
     name = made.__name__
     fields = attrs.fields(made)
     names = [one.name for one in fields]
     deep = [index + 1 for index, one in enumerate(fields) if _holds_objects(one.type)]
-    ids = [index + 1 for index, one in enumerate(names) if tokens is not None and one in TOKEN_FIELDS]
+    changed: list[tuple[int, Pack]] = []
+    if redacting is not None:
+        changed += [(index + 1, redacting.renamed) for index, one in enumerate(names) if one in TOKEN_FIELDS]
+        changed += [(index + 1, redacting.hidden) for index, one in enumerate(names) if one in TEXT_FIELDS]
     get = attrgetter(*names) if len(names) > 1 else None
 
     def packed(value: Any) -> list[Any]:
         line = [name, *(get(value) if get is not None else [getattr(value, one) for one in names])]
-        for index in ids:
-            line[index] = _renamed(line[index], tokens)
+        for index, change in changed:
+            line[index] = change(line[index])
         for index in deep:
             line[index] = _deep(line[index], packers)
         return line
 
     return packed
-
-
-def _renamed(value: Any, tokens: Any) -> Any:
-    """`value` is None or a list, tuple or frozen set of token ids."""
-    return None if value is None else type(value)(tokens[one] for one in value)
 
 
 def _deep(value: Any, packers: Packers) -> Any:

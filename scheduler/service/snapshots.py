@@ -14,7 +14,7 @@ from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import Refused
 from ..core.handle import Core
 from ..core.ledger import Client, Record, Request, Slot, StepInFlight, Timer
-from .packing import pack, unpack
+from .packing import TEXT_FIELDS, Packing, pack, unpack
 
 STATES: dict[str, Any] = {
     "Request": request.State,
@@ -24,14 +24,16 @@ STATES: dict[str, Any] = {
     "Client": client.State,
     "Engine": engine.State,
 }
+_TOTALS: dict[type[Any], Any] = {int: int, list: list[int], dict: dict[str, int]}
 
 
-def freeze(core: Core, *, packed: Callable[[Any], Any] = pack, renamed: Callable[[Any], Any] = lambda ids: ids) -> Any:
-    """`packed` and `renamed` replace token ids in objects and in lists of them, for a redacted trace."""
+def freeze(core: Core, *, redacting: Packing | None = None) -> Any:
+    """`redacting` replaces token ids and clients' texts, for a redacted trace."""
     ledger = core.ledger
+    packed = pack if redacting is None else redacting.pack
 
     def record(one: Record) -> dict[str, Any]:
-        return {name: _plain(name, getattr(one, name), packed, renamed) for name in one.__slots__}
+        return {name: _plain(name, getattr(one, name), redacting) for name in one.__slots__}
 
     return {
         "now_ns": ledger.now_ns,
@@ -82,15 +84,21 @@ def _thaw(core: Core, frozen: Any) -> None:
     ledger.engine = _record(type(ledger.engine), frozen["engine"])
     ledger.timers = {(Timer(timer), subject): (delay, due) for timer, subject, delay, due in frozen["timers"]}
     ledger.deadlines = [(due, order, key) for due, order, key in frozen["deadlines"]]
-    for name, value in frozen["totals"].items():
-        setattr(core.totals, name, value)
-    core.fired = [list(counts) for counts in frozen["fired"]]
+    for name, known in vars(core.totals).items():
+        setattr(core.totals, name, msgspec.convert(frozen["totals"][name], _TOTALS[type(known)]))
+    fired = msgspec.convert(frozen["fired"], list[list[int]])
+    if [len(counts) for counts in fired] != [len(counts) for counts in core.fired]:
+        raise ValueError("counts of other tables' rows")
+    core.fired = fired
 
 
-def _plain(name: str, value: Any, packed: Callable[[Any], Any], renamed: Callable[[Any], Any]) -> Any:
+def _plain(name: str, value: Any, redacting: Packing | None) -> Any:
     """Objects, tuples and sets say what they are; lists and plain values go as they are."""
-    if name in ("prompt", "output", "content"):
-        value = renamed(value)
+    packed = pack if redacting is None else redacting.pack
+    if redacting is not None and name in ("prompt", "output", "content"):
+        value = redacting.renamed(value)
+    if redacting is not None and name in TEXT_FIELDS:
+        value = redacting.hidden(value)
     if attrs.has(type(value)):
         return {"object": packed(value)}
     if name == "rows":

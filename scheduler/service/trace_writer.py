@@ -7,7 +7,7 @@ core. `loop.py` hands it every turn after the worker has its next command. Readi
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,16 @@ from typing import Any
 import attrs
 import msgspec
 
-from ...statemachine.errors import LocalError, Refused
+from ...statemachine.errors import Refused
 from ..core import events
 from ..core.handle import Core
 from ..core.policies import Policy
+from ..core.policies.auto import Auto
+from ..core.policies.confidence import Confidence
+from ..core.policies.fixed import Fixed
+from ..core.policies.schedule import MaxConcurrency, Schedule
 from ..core.results import Output
-from ..wire.records import RecordWriter
+from ..wire.records import MAX_RECORD_BYTES, RecordWriter
 from .config import Settings
 from .packing import Packing, pack
 from .snapshots import freeze
@@ -30,6 +34,9 @@ SCHEMA = 1
 LEAST_KEY = 16  # bytes
 SUFFIX = ".dsptrace"
 HEADER, EVENT, SNAPSHOT, FAILURE = "header", "event", "snapshot", "failure"
+BUILT_IN: Mapping[str, type[Any]] = {
+    made.__name__: made for made in (Auto, Confidence, Fixed, MaxConcurrency, Schedule)
+}
 _PACKAGE = __name__.split(".", maxsplit=1)[0]
 _encoder = msgspec.msgpack.Encoder()
 
@@ -41,8 +48,8 @@ def digest(outputs: Sequence[Any]) -> bytes:
 
 def described(policy: Policy, text: str | None) -> dict[str, Any]:
     """How to make the policy again: its text where there is one, and its values where it is a built-in one."""
-    values = attrs.asdict(policy) if attrs.has(type(policy)) else None  # type: ignore[arg-type]
     kind = type(policy).__name__
+    values = attrs.asdict(policy) if BUILT_IN.get(kind) is type(policy) else None  # type: ignore[arg-type]
     return {"name": policy.name, "version": policy.version, "text": text, "kind": kind, "values": values}
 
 
@@ -66,9 +73,11 @@ class TraceWriter:
         self._folder = path if path.is_dir() else None
         self._path = path
         self._stem = time.strftime("%Y%m%dT%H%M%S") + f"-{os.getpid()}"
-        self._pack: Any = pack
-        self._tokens: list[int] | None = None
+        self._redacting = None if redact_key is None else _before_any_request(redact_key)
+        self._pack: Any = pack if self._redacting is None else self._redacting.pack
+        self._knows_vocabulary = False
         self.num_segments = 0
+        self._rotate_at = segment_bytes
         self._header: dict[str, Any] = {
             "schema": SCHEMA,
             "dsparkd": version(_PACKAGE),
@@ -82,15 +91,14 @@ class TraceWriter:
         self._file = self._next_file()
 
     def know_vocabulary(self, vocab_size: int) -> None:
-        """Needed before the first token id when the trace is redacted."""
-        if self._key is not None and self._tokens is None:
-            self._tokens = permutation(vocab_size, self._key)
-            self._pack = Packing(self._tokens).pack
+        """From here on token ids have names of their own when the trace is redacted; requests are heard after it."""
+        if self._key is not None and not self._knows_vocabulary:
+            self._knows_vocabulary = True
+            self._redacting = redacting(vocab_size, self._key)
+            self._pack = self._redacting.pack
 
     def took(self, event: events.Input, outputs: Sequence[Output], *, name: str | None = None) -> None:
         """An input and what the core said; `name` is a submit's request id, which the core does not know."""
-        if self._key is not None and self._tokens is None and type(event) in (events.Submit, events.Report):
-            raise LocalError("a redacted trace got token ids before it knew the vocabulary")
         said = [self._pack(one) for one in outputs]
         note = None if self._key is not None else name
         self._append([EVENT, self._pack(event), digest(said), said if self._full else None, note])
@@ -102,9 +110,15 @@ class TraceWriter:
     def end_turn(self) -> None:
         """Hand everything to the system, and begin another file when this one is long enough."""
         self._file.flush()
-        if self._folder is not None and self._file.num_bytes >= self._segment_bytes:
-            self._file.close()
-            self._file = self._next_file()
+        if self._folder is None or self._file.num_bytes < self._rotate_at:
+            return
+        snapshot = _encoder.encode([SNAPSHOT, freeze(self._core, redacting=self._redacting)])
+        if len(snapshot) > MAX_RECORD_BYTES:  # a day with long queues; the next try finds a shorter one
+            self._rotate_at = self._file.num_bytes + self._segment_bytes
+            return
+        self._file.close()
+        self._file, self._rotate_at = self._next_file(), self._segment_bytes
+        self._file.append(snapshot)
 
     def close(self) -> None:
         self._file.close()
@@ -122,14 +136,7 @@ class TraceWriter:
         except OSError as error:
             raise Refused("BAD_CONFIG", f"trace = {str(path)!r}: expected a new file: {error}") from error
         file.append(_encoder.encode([HEADER, {**self._header, "segment": self.num_segments}]))
-        if self.num_segments > 1:
-            renamed = (lambda ids: ids) if self._tokens is None else self._renamed
-            file.append(_encoder.encode([SNAPSHOT, freeze(self._core, packed=self._pack, renamed=renamed)]))
         return file
-
-    def _renamed(self, ids: Any) -> Any:
-        tokens = self._tokens or ()
-        return type(ids)(tokens[one] for one in ids)
 
 
 def open_trace(settings: Settings, core: Core, *, own_policy: bool) -> TraceWriter | None:
@@ -154,6 +161,22 @@ def open_trace(settings: Settings, core: Core, *, own_policy: bool) -> TraceWrit
         segment_bytes=settings.trace_segment_mb << 20,
         redact_key=key,
     )
+
+
+def redacting(vocab_size: int, key: bytes) -> Packing:
+    """Ids outside the vocabulary (a client may stop at any) stay: no text holds them."""
+    tokens = permutation(vocab_size, key)
+    return Packing(lambda one: tokens[one] if 0 <= one < vocab_size else one, lambda text: _hidden(text, key))
+
+
+def _before_any_request(key: bytes) -> Packing:
+    """Before the vocabulary is known a request can only be refused, whatever its tokens are."""
+    return Packing(lambda one: 0, lambda text: _hidden(text, key))
+
+
+def _hidden(text: str, key: bytes) -> str:
+    """Equal texts stay equal, and none stays none."""
+    return text and hashlib.blake2b(text.encode(), key=key[:64], digest_size=16).hexdigest()
 
 
 def permutation(vocab_size: int, key: bytes) -> list[int]:

@@ -18,6 +18,7 @@ from .text_hash import MASK, mix
 MOONCAKE_BLOCK = 512
 FORMATS = ("arrivals", "azure", "mooncake", "vidur", "llmservingsim")
 MAX_LEN = 10_000_000  # of one request: a file of numbers must not become a memory of them
+MAX_NS = 1 << 61  # 73 years from the epoch
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +42,10 @@ class Arrival:
         return tuple(text + _tokens(2 * serial + 1, self.prompt_len - len(text), vocab_size))
 
     def scaled(self, factor: float) -> "Arrival":
-        """Lengths times `factor`, one token at least; blocks shrink with them."""
+        """Lengths times `factor`, one token at least; blocks shrink with them. Raises `Refused` beyond MAX_LEN."""
+        if not max(self.prompt_len, self.output_len, self.block_len) * factor <= MAX_LEN:
+            longest = max(self.prompt_len, self.output_len)
+            raise Refused("BAD_CONFIG", f"scale = {factor}: {longest} tokens times it are more than {MAX_LEN}")
         return attrs.evolve(
             self,
             prompt_len=max(1, round(self.prompt_len * factor)),
@@ -98,7 +102,7 @@ def _read(path: Path, lines: Sequence[str], read: Callable[[str], Arrival | None
             continue
         try:
             one = read(line)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise Refused("BAD_FILE", f"{path}, line {number}: {type(error).__name__}: {error}") from error
         if one is not None:
             yield one
@@ -114,10 +118,20 @@ def _told_by(line: str) -> str | None:
 
 
 def _arrival(at_ns: float, prompt_len: Any, output_len: Any, **more: Any) -> Arrival:
-    lens = (int(prompt_len), int(output_len))
+    lens = (_whole(prompt_len), _whole(output_len))
     if not all(1 <= length <= MAX_LEN for length in lens):
         raise ValueError(f"prompt and output of {lens} tokens: expected 1..{MAX_LEN}")
+    if abs(at_ns) > MAX_NS:
+        raise ValueError(f"a time of {at_ns / 1e9:g} s: expected at most {MAX_NS // 10**9}")
     return Arrival(at_ns=round(at_ns), prompt_len=lens[0], output_len=lens[1], **more)
+
+
+def _whole(length: Any) -> int:
+    """Columns may hold 12.0 for 12; what is not whole has lost something already."""
+    found = float(length)
+    if not found.is_integer():
+        raise ValueError(f"a length of {length}: expected a whole number of tokens")
+    return int(found)
 
 
 # ---- the formats: a line in, an arrival out; None for a heading ----------------------------------------------------

@@ -78,7 +78,6 @@ class _Reading:
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.submits: list[tuple[int, int, int]] = []  # (request, prompt_len, time)
         self.waiting: list[events.Submit] = []
         self.arrivals: dict[int, Arrival] = {}
         self.asked: dict[int, Arrival] = {}

@@ -63,6 +63,8 @@ def recorded_requests(path: Path) -> list[Recorded]:
             if type(output) is results.Tokens and output.request in found:
                 known = found[output.request].token_ids
                 known[output.index :] = output.token_ids
+            elif type(output) is results.Refusal:
+                early = [one for one in early if one[0].request != output.request]  # it was never a request
             elif type(output) is results.Ended and output.request in found:
                 found[output.request].finished = output.state == "FINISHED"
     if not found:

@@ -3,6 +3,7 @@
 Owns the judgement of what stands in a file, nothing of what it means. `replay.py` and the commands read through it.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from ..service.packing import unpack
 from ..service.trace_writer import EVENT, FAILURE, HEADER, MAGIC, SCHEMA, SNAPSHOT, SUFFIX
 from ..wire.records import read_records
 
-_NOT_INPUTS = {"Limits"}
+MOST = 1 << 16  # slots, and positions of a block: a file of two numbers must not become a memory of them
+_RUN = re.compile(r"(.+)-\d{6}")
 
 
 @attrs.frozen(kw_only=True)
@@ -63,13 +65,36 @@ Entry = Header | Event | Snapshot | Failure
 
 
 def files_of(path: Path) -> list[Path]:
-    """A trace's files in order: the file itself, or all of a folder. Raises `Refused` (BAD_FILE) for an empty one."""
+    """A trace's files in order: the file itself, all of a folder, or those of one run there, `FOLDER/RUN`. Raises
+    `Refused` (BAD_FILE) for a folder of none, or of several runs."""
     if not path.is_dir():
-        return [path]
+        known = path.exists() or not path.parent.is_dir()
+        return [path] if known else [one for one in sorted(path.parent.iterdir()) if _run(one) == path.name] or [path]
     found = sorted(path.glob(f"*{SUFFIX}"))
     if not found:
         raise Refused("BAD_FILE", f"{path}: no *{SUFFIX} in it")
+    runs = sorted({_run(one) for one in found})
+    if len(runs) > 1:
+        named = ", ".join(str(path / run) for run in runs[:8])
+        raise Refused("BAD_FILE", f"{path}: holds {len(runs)} runs, expected the name of one: {named}")
     return found
+
+
+def is_trace(path: Path) -> bool:
+    """A file of a trace, or a folder or run of them. Raises `Refused` (BAD_FILE) for what cannot be read."""
+    if path.is_dir():
+        return True
+    try:
+        with files_of(path)[0].open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise Refused("BAD_FILE", f"{path}: cannot be read: {error}") from error
+
+
+def _run(file: Path) -> str:
+    """The files of one run have one name and a number behind it."""
+    numbered = _RUN.fullmatch(file.stem) if file.suffix == SUFFIX else None
+    return file.name if numbered is None else numbered[1]
 
 
 def read_trace(path: Path) -> Iterator[Entry]:
@@ -94,6 +119,8 @@ def _entry(payload: bytes) -> Entry:
         return _header(*rest)
     if kind == EVENT:
         packed, digest, outputs, name = rest
+        if name is not None and packed[0] != "Submit":
+            raise ValueError(f"a {packed[0]} with a request id")
         return Event(_input(packed), msgspec.convert(digest, bytes), outputs, msgspec.convert(name, str | None))
     if kind == SNAPSHOT:
         return Snapshot(*rest)
@@ -112,6 +139,8 @@ def _header(values: Any) -> Header:
     limits = unpack(values["limits"])
     if not isinstance(limits, Limits):
         raise ValueError(f"limits are a {type(limits).__name__}")
+    if limits.num_slots > MOST:
+        raise ValueError(f"num_slots = {limits.num_slots}: expected at most {MOST}")
     return Header(limits=limits, policy=policy, **plain)
 
 
@@ -119,6 +148,8 @@ def _input(packed: Any) -> Any:
     made = unpack(packed)
     if type(made) not in _INPUTS:
         raise ValueError(f"a {type(made).__name__} is no input of a core")
+    if type(made) is events.WorkerReady and made.block_len > MOST:
+        raise ValueError(f"block_len = {made.block_len}: expected at most {MOST}")
     return made
 
 

@@ -12,8 +12,7 @@ import msgspec
 
 from ...statemachine.errors import Refused
 from ..core import events, results
-from ..service.trace_writer import MAGIC
-from .reading import Event, read_trace
+from .reading import Event, is_trace, read_trace
 from .replay import replay
 
 
@@ -42,17 +41,6 @@ def rounds(path: Path) -> Iterator[Round]:
     if is_trace(path):
         return rounds_of_trace(path)
     return rounds_of_rows(path)
-
-
-def is_trace(path: Path) -> bool:
-    """A file of a trace, or a folder of them. Raises `Refused` for what cannot be read."""
-    if path.is_dir():
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise Refused("BAD_CONFIG", f"record {path}: cannot be read: {error}") from error
 
 
 def rounds_of_trace(path: Path) -> Iterator[Round]:

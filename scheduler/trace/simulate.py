@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from ...statemachine.errors import LocalError
+from ...statemachine.errors import LocalError, Refused
 from ..core import events, results
 from ..core.handle import Core
 from ..core.limits import Limits
@@ -21,7 +21,7 @@ from .step_times import StepTimes
 VOCAB = 1 << 40
 SECOND_NS = 1_000_000_000
 CLIENT = 1
-NEVER_NS = 1 << 61
+NEVER_NS = 1 << 63
 
 
 @attrs.define
@@ -129,7 +129,7 @@ class _Engine:
         )
         self.core.handle(attrs.evolve(ready, has_confidence=False))
         if self.core.ledger.worker.capacity is None:
-            raise LocalError(f"the simulated worker was refused: {self.core.health()[3]}")
+            raise Refused("BAD_CONFIG", f"policy {self.core.policy.name}: {'; '.join(self.core.health()[3])}")
 
     def turn(self, run: Run) -> bool:
         """Until the next report, or the next arrival when nothing runs; False at the end."""

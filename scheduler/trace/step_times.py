@@ -94,7 +94,7 @@ def point_times(path: Path) -> PointTimes:
         values = json.loads(path.read_text(encoding="utf-8"))
         points = tuple((int(tokens), float(speed)) for tokens, speed in values["sps"])
         share, note = float(values.get("draft_share", 0.1)), str(values.get("note", path.name))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise Refused("BAD_FILE", f"{path}: expected {{sps, draft_share, note}}: {error}") from error
     return points_of(points, share, note, where=str(path))
 
@@ -102,9 +102,9 @@ def point_times(path: Path) -> PointTimes:
 def points_of(points: tuple[tuple[int, float], ...], share: float, note: str, *, where: str) -> PointTimes:
     """Judge points and make the table that the policies are told of them."""
     rising = all(low[0] < high[0] for low, high in pairwise(points))
-    if not points or not rising or not all(tokens >= 1 and 0 < speed < 1e9 for tokens, speed in points):
+    if not points or not rising or not all(tokens >= 1 and 1e-6 < speed < 1e9 for tokens, speed in points):
         raise Refused(
-            "BAD_FILE", f"{where}: sps = {points!r}: expected rising token counts with steps a second above 0"
+            "BAD_FILE", f"{where}: sps = {points!r}: expected rising token counts with steps a second in 1e-6..1e9"
         )
     if not 0 <= share <= 10:
         raise Refused("BAD_FILE", f"{where}: draft_share = {share}: expected 0..10")

@@ -54,7 +54,9 @@ def test_a_trace_is_shown_summed_up_cut_and_exported(capsys: pytest.CaptureFixtu
     assert told(capsys, "trace", "cut", DAY, "--from", 10, "--until", 30, "-o", part)[0] == 0
     assert told(capsys, "replay", part)[0] == 0
     assert told(capsys, "trace", "export", part, "-o", lines, "--outputs")[0] == 0
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    header, snapshot, *rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert header["limits"]["num_slots"] == 3
+    assert snapshot == {"kind": "snapshot"}
     assert [row["index"] for row in rows] == list(range(20))
     assert all(row["same"] and row["type"] and isinstance(row["outputs"], list) for row in rows)
     status, text = told(capsys, "trace", "export", part, "-o", lines)
@@ -111,6 +113,8 @@ def test_simulate_takes_arrivals_acceptance_and_times_from_a_trace(
         (["--policy", "confidence"], "no confidences"),
         (["--policy", "fixed"], "policy = 'fixed'"),
         (["--format", "csv"], "expected one of arrivals"),
+        (["--overhead-us", "5"], "--overhead-us: "),
+        (["--json", "/dev/full"], "--json /dev/full"),
     ],
 )
 def test_bad_flags_of_simulate_are_one_clear_line(

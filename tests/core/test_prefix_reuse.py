@@ -139,6 +139,7 @@ def test_what_a_dead_worker_held_is_forgotten() -> None:
     one.revive()
     finish(one, 2, LONG)
     assert reused(one, 2) == 0
+    assert not any(isinstance(row, events.RowFault) for report in one.reports for row in getattr(report, "rows", ()))
 
 
 def test_a_scrubbed_slot_serves_nobody() -> None:

@@ -10,7 +10,7 @@ from dsparkd.scheduler.trace.outcome import outcome
 from dsparkd.scheduler.trace.published import PUBLISHED, published
 from dsparkd.scheduler.trace.simulate import VOCAB, Run, limits_for, simulate
 from dsparkd.scheduler.trace.simulated import Acceptance
-from dsparkd.scheduler.trace.step_times import points_of
+from dsparkd.scheduler.trace.step_times import point_times, points_of
 from dsparkd.statemachine.errors import Refused
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +100,10 @@ def test_our_own_format_holds_everything(tmp_path_factory: pytest.TempPathFactor
         ('{"at_ms": 0, "prompt_len": 5, "output_len": 3, "colour": 1}\n', "unknown keys"),
         ('{"timestamp": 0, "input_length": 5, "output_length": 2, "hash_ids": [[[', "line 1"),
         ('{"at_ms": 0, "prompt_len": 99999999999, "output_len": 3}\n', "expected 1"),
+        ('{"at_ms": 0, "prompt_len": 2.7, "output_len": 3}\n', "whole number"),
+        ('{"at_ms": Infinity, "prompt_len": 5, "output_len": 3}\n', "a time of inf"),
+        ('{"at_ms": 0, "prompt_len": Infinity, "output_len": 3}\n', "whole number"),
+        ('["at_ms"]\n', "line 1"),
     ],
 )
 def test_bad_arrivals_are_refused_with_the_line(tmp_path: Path, text: str, told: str) -> None:
@@ -161,6 +165,25 @@ def test_least_squares_finds_the_weights_of_what_it_is_given() -> None:
     lines = [[1.0, index % 7, index * index % 11, 0.0] for index in range(60)]
     wanted = [5 + 3 * line[1] - 2 * line[2] for line in lines]
     assert least_squares(lines, wanted) == pytest.approx([5, 3, -2, 0], abs=1e-3)
+
+
+@pytest.mark.parametrize("points", ["[]", '{"sps": [[1, 1e-300]]}', '{"sps": [[1e400, 100]]}'])
+def test_bad_points_are_refused_with_the_file(points: str, tmp_path: Path) -> None:
+    path = tmp_path / "points.json"
+    path.write_text(points)
+    with pytest.raises(Refused, match=r"points\.json"):
+        point_times(path)
+
+
+def test_a_scale_beyond_any_model_is_refused_before_there_are_tokens() -> None:
+    for factor in (1e30, float("inf"), float("nan")):
+        with pytest.raises(Refused, match="scale"):
+            ARRIVALS[0].scaled(factor)
+
+
+def test_a_policy_that_the_drafter_cannot_serve_is_refused_by_name() -> None:
+    with pytest.raises(Refused, match="wants 9 drafts"):
+        run("fixed:9")
 
 
 def test_acceptance_is_refused_beyond_what_a_block_can_emit() -> None:

@@ -201,3 +201,7 @@ def test_everything_wrong_with_the_settings_is_said_at_once() -> None:
     made.load(init(drafter_window=4))
     with pytest.raises(Refused, match=r"drafter_window = 4: expected 8"):
         made.warm()
+    made = TorchBackend()
+    made.load(init(max_model_len=7))  # nobody spoke of a window
+    with pytest.raises(Refused, match=r"max_model_len = 7: expected 8"):
+        made.warm()
