@@ -184,12 +184,19 @@ def _problems(values: Mapping[str, Any]) -> list[str]:
     return [*problems, *joint, *policy_problems(complete)]
 
 
+_DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
+
+
 def _joint_problems(values: Mapping[str, Any]) -> list[str]:
     """What is wrong between values that are each well-formed."""
     problems = [f"bind: {problem}" for problem in endpoint_problems(values["bind"])]
     longest = values["max_model_len"] - 1
     if values["max_prompt_len"] is not None and values["max_prompt_len"] > longest:
         problems.append(f"max_prompt_len = {values['max_prompt_len']}: expected {longest} or less (max_model_len - 1)")
+    if values["trace"] is None:
+        idle = [key for key in ("trace_redact",) if values[key] is not None]
+        idle += [key for key in ("trace_outputs", "trace_segment_mb") if values[key] != _DEFAULTS[key]]
+        problems += [f"{key} = {values[key]!r}: expected trace = FILE or FOLDER/ with it" for key in idle]
     if values["device"] == "cpu" and values["runner"] == "cuda":
         problems.append("runner = 'cuda' needs device = 'cuda', found device = 'cpu'")
     return problems

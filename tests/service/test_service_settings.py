@@ -73,3 +73,11 @@ def test_settings_resolve_to_limits_init_and_back_from_json() -> None:
     assert limits.heartbeat_deadline_ns > 1_000_000_000, "one missed beat is no death"
     assert (init.session, init.target, init.drafter, init.num_slots, init.drafter_window) == (4, "t", "d", 3, 64)
     assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_settings_of_a_trace_without_a_trace_are_refused_by_name() -> None:
+    with pytest.raises(Refused) as caught:
+        Settings(target="t", trace_redact="key", trace_outputs="full", trace_segment_mb=7)
+    for key in ("trace_redact = 'key'", "trace_outputs = 'full'", "trace_segment_mb = 7"):
+        assert key in str(caught.value)
+    Settings(target="t", trace="run.dsptrace", trace_redact="key", trace_outputs="full")
