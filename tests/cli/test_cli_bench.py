@@ -88,7 +88,7 @@ def test_rows_have_the_documented_keys_and_lawful_values_and_the_picture_parses(
         (("--policy", "schedule:1=3/4=7"), "key 4 = 7: expected 3 or less"),
         (("--json", "{folder}"), "cannot be written: it is a folder, expected a file"),
         (("--plot", "{folder}/no/plot.svg"), "--plot {folder}/no/plot.svg: cannot be written"),
-        (("--prompts", "{folder}/no.jsonl"), "record {folder}/no.jsonl: cannot be read"),
+        (("--prompts", "{folder}/no.jsonl"), "{folder}/no.jsonl: cannot be read"),
         (("--prompts", "{folder}"), "no *.dsptrace in it"),
     ],
 )
