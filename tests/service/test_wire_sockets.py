@@ -94,10 +94,10 @@ def test_the_socket_of_a_live_instance_and_any_other_file_are_refused(context: A
     router.close()
 
 
-def test_a_peer_that_does_not_read_fills_its_outbox_and_is_lost_while_others_are_served(
+def test_l090_a_peer_that_does_not_read_fills_its_outbox_and_is_lost_while_others_are_served(
     context: Any, folder: Path, eventually: Any
 ) -> None:
-    """L090: no send blocks; the outbox is bounded; what was sent arrives in order."""
+    """No send blocks; the outbox is bounded; what was sent arrives in order."""
     router = Router(context, f"ipc://{folder}/s", high_water=2, max_outbox=5)
     lazy, eager = (dealer(context, router.address, high_water=2) for _ in range(2))
     identities = {}
