@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ...statemachine.errors import Refused
+from ..core.policies import Policy
 from ..service.policy_settings import policy_from_text
 from ..trace.arrivals import FORMATS, Arrival, read_arrivals
 from ..trace.fitting import Recorded, fit_trace
@@ -75,23 +76,19 @@ def simulate_(
     asked = _arrivals(arrivals, recorded, format_=format_, scale=scale, first=first)
     times = _times(cost_table, recorded, context.obj, overhead_us=overhead_us)
     luck = _acceptance(acceptance, recorded, context.obj, block=block or 7)
-    ignored = {
-        "--format": format_ is not None and recorded is not None,
-        "--overhead-us": overhead_us > 0 and not isinstance(times, TableTimes),
-        "--block": block is not None and not luck.note.startswith("mean "),
-    }
-    for flag in (one for one, is_ignored in ignored.items() if is_ignored):
-        raise Refused("BAD_CONFIG", f"{flag}: what else was given leaves it without a meaning")
+    _refuse_idle(
+        {
+            "--format": format_ is not None and recorded is not None,
+            "--overhead-us": overhead_us > 0 and not isinstance(times, TableTimes),
+            "--block": block is not None and not luck.note.startswith("mean "),
+        }
+    )
     num_slots = slots or (recorded.num_slots if recorded else 32)
     budget = max_step_tokens or (recorded.max_step_tokens if recorded else 2048)
     limits = limits_for(asked, num_slots=num_slots, max_step_tokens=budget, block_len=len(luck.chances))
-    names = [name.strip() for name in policy.split(",")]
-    policies = {name: policy_from_text(name) for name in names}
-    for name, made in policies.items():
-        if getattr(made, "needs_confidence", False):
-            raise Refused("BAD_CONFIG", f"--policy {name}: a simulated drafter has no confidences to decide by")
+    policies = _policies(policy)
     rows = []
-    steps: dict[str, list[StepSeen]] = {name: [] for name in names if report is not None}
+    steps: dict[str, list[StepSeen]] = {name: [] for name in policies if report is not None}
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("policies", total=len(policies))
         for name, made in policies.items():
@@ -118,6 +115,19 @@ def simulate_(
     if report is not None:
         told = f"{len(asked)} requests of {arrivals.name}, {num_slots} slots; step times: {times.note}"
         write(report, page(f"policies on {arrivals.name}", of_runs(told, rows, steps)), flag="--report")
+
+
+def _refuse_idle(flags: dict[str, bool]) -> None:
+    for flag in (one for one, is_idle in flags.items() if is_idle):
+        raise Refused("BAD_CONFIG", f"{flag}: what else was given leaves it without a meaning")
+
+
+def _policies(text: str) -> dict[str, Policy]:
+    policies = {name.strip(): policy_from_text(name.strip()) for name in text.split(",")}
+    for name, made in policies.items():
+        if getattr(made, "needs_confidence", False):
+            raise Refused("BAD_CONFIG", f"--policy {name}: a simulated drafter has no confidences to decide by")
+    return policies
 
 
 def _arrivals(
