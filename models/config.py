@@ -66,6 +66,11 @@ class DrafterConfig(ModelConfig):
     confidence_head_with_markov: bool
     sliding_window: int | None
 
+    @property
+    def feature_len(self) -> int:
+        """m*d: what the target's taps give for one position."""
+        return len(self.target_layer_ids) * self.hidden_size
+
 
 def load_target_config(folder: Path) -> TargetConfig:
     """Read `folder`/config.json and generation_config.json of a target.

@@ -48,7 +48,7 @@ def drafter_shapes(config: DrafterConfig) -> Shapes:
         **_layer_shapes("layers", config),
         "norm.weight": (width,),
         "hidden_norm.weight": (width,),
-        "fc.weight": (width, len(config.target_layer_ids) * width),
+        "fc.weight": (width, config.feature_len),
         "lm_head.weight": (vocab, width),
     }
     if rank:

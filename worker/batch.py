@@ -23,10 +23,14 @@ class Job:
     draft_len: int | None
     propose_len: int
     params: Any
+    free_pos: int = 0  # before this position none of the masked tokens of `params` is drawn
     # results
     emitted: list[int] = attrs.field(factory=list)
     accepted_len: int = 0
     margins: list[float] | None = None
+    logprobs: list[float] | None = None
+    top_token_ids: list[list[int]] | None = None
+    top_logprobs: list[list[float]] | None = None
     fault: str | None = None  # why this row alone is not committed
 
     @property

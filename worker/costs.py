@@ -132,8 +132,7 @@ def _block(phases: Phases, scratch: int, *, rows: int, width: int, context_len: 
 def _features(drafter: DSparkDrafter | None, count: int) -> torch.Tensor:
     if drafter is None:
         return torch.empty(0)
-    width = len(drafter.config.target_layer_ids) * drafter.config.hidden_size
-    return torch.zeros(count, width, dtype=drafter.dtype, device=drafter.device)
+    return torch.zeros(count, drafter.config.feature_len, dtype=drafter.dtype, device=drafter.device)
 
 
 def _job(scratch: int, start: int, width: int, *, propose_len: int = 0) -> Job:

@@ -19,6 +19,7 @@ from ..models.config import DrafterConfig, ModelConfig, TargetConfig
 from ..models.headers import FLOATS
 from ..models.shapes import SHAREABLE, num_elements
 from ..models.survey import Survey, is_drafter, survey_drafter, survey_target
+from .sizes import pending_rows
 
 Facts = dict[str, Any]
 
@@ -88,6 +89,8 @@ def slot_facts(target: TargetConfig, drafter: DrafterConfig | None, *, max_model
     drafter_row = 0 if drafter is None else _row_bytes(drafter, size)
     window = 0 if drafter is None else min(drafter.sliding_window or max_model_len, max_model_len)
     context = drafter_row * (window + spare + 1)
+    if drafter is not None:  # and the features that may wait to go there
+        context += pending_rows(drafter, size, drafter_window=window) * drafter.feature_len * size
     return {
         "max_model_len": max_model_len,
         "dtype": dtype.value,

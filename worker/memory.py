@@ -13,6 +13,7 @@ import torch
 
 from ..models.config import DrafterConfig, TargetConfig
 from ..statemachine.errors import Refused
+from .sizes import pending_rows
 from .windows import Shape
 
 MIB = 1 << 20
@@ -32,13 +33,14 @@ class Needs:
 
     @property
     def slot_bytes(self) -> int:
-        """One slot's window, exactly: target, context ring, distributions."""
+        """One slot's window, exactly: target, context ring, features that wait, distributions."""
         window = _rows_bytes(self.target, self.shape.capacity, self.dtype)
         if self.drafter is None:
             return window
         ring = _rows_bytes(self.drafter, self.shape.ring_len, self.dtype)
         probs = self.shape.block_len * self.target.vocab_size * FLOAT32 if self.keeps_probs else 0
-        return window + ring + probs
+        waiting = pending_rows(self.drafter, self.dtype.itemsize, drafter_window=self.shape.drafter_window)
+        return window + ring + waiting * self.drafter.feature_len * self.dtype.itemsize + probs
 
     def step_bytes(self, num_slots: int) -> int:
         """About what the widest step holds at once beside the windows: a chunk, all slots' passes or their blocks."""

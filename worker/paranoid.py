@@ -235,11 +235,10 @@ class WatchedWindows(Windows):
 
     def _record(self, slot: int, window: Window) -> Record:
         """Raises `Violation` when the counters contradict each other."""
-        waiting = sum(int(_bits(part).sum()) for part in window.pending)
+        waiting = 0 if self.pending is None else int(_bits(self.pending.of(slot, window.pending_len)).sum())
         counters = (window.epoch, window.length, window.context_len, window.pending_len, waiting, window.anchor)
-        pending_len = sum(len(part) for part in window.pending)
-        if window.length != window.context_len + pending_len or pending_len != window.pending_len:
-            problem = f"{window.context_len} rows of context and {pending_len} pending are not {window.length}"
+        if window.length != window.context_len + window.pending_len:
+            problem = f"{window.context_len} rows of context and {window.pending_len} pending are not {window.length}"
             raise Violation(problem, slot=slot, epoch=window.epoch, row=window.context_len)
         sums = [store.sums(slot, cells) for store, cells in self._readable(window)]  # type: ignore[attr-defined]
         return Record(

@@ -18,10 +18,10 @@ from ..models.target import Qwen3Target
 from ..statemachine.errors import LocalError
 from .batch import Batch, Job
 from .graphs import TargetRunner
+from .logprobs import fill_logprobs
+from .masks import masked, spans_of
 from .proposer import Proposer
 from .windows import Window, Windows
-
-FLUSH_LEN = 32  # pending features are projected in bulk when there are this many, drafting or not
 
 
 class Samplings:
@@ -70,10 +70,7 @@ class Phases:
             self.accept(batch, logits)
             if self.drafter is not None:
                 self.write_context(batch, features, staged)
-            after = {
-                job.slot: self.successor(job, staged[job.slot], features[first : first + job.kept_len])
-                for job, first in _sound(batch)
-            }
+            after = {job.slot: self.successor(job, staged[job.slot]) for job, _ in _sound(batch)}
             for job in jobs:
                 if job.fault is not None:
                     self.windows.wipe(job.slot)
@@ -108,15 +105,23 @@ class Phases:
             ends = [(job.start + job.width, width) for job, width in zip(jobs, widths, strict=True)]
             flat_positions = [position for end, width in ends for position in range(end - width + 1, end + 1)]
             positions = torch.tensor(flat_positions, device=logits.device)
+        finite, free = logits.sum(-1).isfinite(), masked(logits, jobs, spans_of(jobs, widths))
         if self.rejection and sampling.any_sampled and max(widths) > 1:
-            self._accept_by_rejection(jobs, widths, logits, sampling)
+            self._accept_by_rejection(jobs, widths, free, finite, sampling)
         else:
-            self._accept_by_equality(jobs, widths, logits, sampling, positions)
+            self._accept_by_equality(jobs, widths, free, finite, sampling, positions)
         if positions is not None:
-            self._fill_margins(jobs, widths, logits, positions)
+            self._fill_margins(jobs, widths, free, positions)
+        fill_logprobs(jobs, widths, logits)
 
     def _accept_by_equality(
-        self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling, positions: Tensor | None
+        self,
+        jobs: list[Job],
+        widths: list[int],
+        logits: Tensor,
+        finite: Tensor,
+        sampling: Sampling,
+        positions: Tensor | None,
     ) -> None:
         """Greedy and coupled: a draft stands iff it equals what the target draws there."""
         if positions is None:
@@ -124,11 +129,11 @@ class Phases:
         else:
             noise = self._shared_noise(jobs, sampling)
             drawn = draw(logits, _spread(sampling, widths), positions, TARGET, noise=noise)
-        tokens, finite = torch.stack((drawn, logits.sum(-1).isfinite().long())).tolist()
+        tokens, sound = torch.stack((drawn, finite.long())).tolist()
         first = 0
         for job, width in zip(jobs, widths, strict=True):
             _take_equal(job, tokens[first : first + width])
-            _judge(job, finite=all(finite[first : first + width]))
+            _judge(job, finite=all(sound[first : first + width]))
             first += width
 
     def _shared_noise(self, jobs: list[Job], sampling: Sampling) -> Tensor | None:
@@ -143,7 +148,9 @@ class Phases:
             parts.append(noise[: job.width])
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _accept_by_rejection(self, jobs: list[Job], widths: list[int], logits: Tensor, sampling: Sampling) -> None:
+    def _accept_by_rejection(
+        self, jobs: list[Job], widths: list[int], logits: Tensor, finite: Tensor, sampling: Sampling
+    ) -> None:
         """Rows are padded to the widest; what lies beyond a row's draft_len never counts.
 
         Greedy rows go by equality: what they drafted was drawn from nothing, so no distribution of it is kept.
@@ -165,9 +172,9 @@ class Phases:
         accepted, extra = accept_rejection(
             padded, probs, drafts.to(logits.device), draft_len, sampling=sampling, positions=start
         )
-        finite = padded.sum((1, 2)).isfinite().long()
+        whole = torch.stack([part.all() for part in torch.split(finite, widths)]).long()
         best = padded.argmax(-1).tolist()
-        for index, (length, token, sound) in enumerate(torch.stack((accepted, extra, finite), 1).tolist()):
+        for index, (length, token, sound) in enumerate(torch.stack((accepted, extra, whole), 1).tolist()):
             job = jobs[index]
             _judge(job, finite=bool(sound))
             if job.params.temperature < GREEDY_BELOW:
@@ -184,30 +191,41 @@ class Phases:
                 rows = slice(first, first + len(job.emitted))
                 each = Sampling.of([job.params] * len(job.emitted), logits.device)
                 gap, edge = margins(logits[rows], each, positions[rows])
-                job.margins = torch.minimum(gap, edge).tolist()
+                job.margins = torch.minimum(gap, edge).nan_to_num(torch.inf, posinf=torch.inf).tolist()  # two masked
             first += width
 
     # ---- context and commit ---------------------------------------------------------------------------------
 
     def write_context(self, batch: Batch, features: Tensor, staged: dict[int, Window]) -> None:
-        """Project features into the drafter's context for rows that will be read, or have waited long enough."""
+        """Project features into the drafter's context for rows that will be read; those of others wait."""
+        pending = self.windows.pending
+        if pending is None:
+            raise LocalError("there is no drafter whose context could be written")
         parts: list[Tensor] = []
         positions: list[int] = []
         slots: list[int] = []
+        kept: list[int] = []
+        cells: list[int] = []
         for job, first in _sound(batch):
             window = staged[job.slot]
-            if not self._flushes(job, window):
+            if self._waits(job, window):
+                begin = job.slot * pending.length + window.pending_len
+                kept += range(first, first + job.kept_len)
+                cells += range(begin, begin + job.kept_len)
                 continue
             end = job.start + job.kept_len
             self.windows.overwrite(job.slot, end)
             oldest = max(window.context_len, end - self.windows.shape.drafter_window)
-            rows = [*window.pending, features[first : first + job.kept_len]]
-            whole = rows[0] if len(rows) == 1 else torch.cat(rows)
+            whole = features[first : first + job.kept_len]
+            if window.pending_len:
+                whole = torch.cat((pending.of(job.slot, window.pending_len), whole))
             parts.append(whole[oldest - window.context_len :])
             positions += range(oldest, end)
             slots += [job.slot] * (end - oldest)
         if parts:
             self.project(parts[0] if len(parts) == 1 else torch.cat(parts), positions, slots)
+        if kept:
+            pending.keep(features, kept, cells)
 
     def project(self, features: Tensor, positions: list[int], slots: list[int]) -> None:
         """features: [tokens, m*d] -> the drafter's context at `positions` of `slots`."""
@@ -220,20 +238,20 @@ class Phases:
         for layer in range(len(keys)):
             context.write(layer, index, keys[layer], values[layer])
 
-    def _flushes(self, job: Job, window: Window) -> bool:
-        """Chunks are bulk already; a pass is written when its row drafts, else it waits with others of its window."""
-        return job.draft_len is None or job.propose_len > 0 or window.pending_len + job.kept_len >= FLUSH_LEN
+    def _waits(self, job: Job, window: Window) -> bool:
+        """Nobody reads the context before the row drafts: its features wait, as many as there is room for."""
+        pending = self.windows.pending
+        return pending is not None and job.propose_len == 0 and window.pending_len + job.kept_len <= pending.limit
 
-    def successor(self, job: Job, window: Window, features: Tensor) -> Window:
-        """The counters of `window` as the commit will set them. features: [kept_len, m*d], of what the row keeps."""
+    def successor(self, job: Job, window: Window) -> Window:
+        """The counters of `window` as the commit will set them."""
         after = Window(window.epoch)
         after.length = after.context_len = job.start + job.kept_len
         after.context_start = window.context_start
-        if self.drafter is not None and not self._flushes(job, window):  # projected later
+        if self._waits(job, window):  # projected later
             after.context_len = window.context_len
-            after.pending = [*window.pending, features.clone()]
             after.pending_len = window.pending_len + job.kept_len
-        after.params = job.params
+        after.params, after.free_pos = job.params, job.free_pos
         after.anchor = job.emitted[-1] if job.samples else None
         return after
 

@@ -12,6 +12,7 @@ from ..models.parameters import Sampling
 from ..models.sampling import TARGET, draft_stream, draw, draw_with_probs, noise_for
 from .batch import Job
 from .blocks import BlockRunner
+from .masks import masked
 from .windows import Windows
 
 
@@ -43,9 +44,12 @@ class Proposer:
         hidden = self.blocks.hidden(slots, starts, packed)
         noise = self._noise(sampling, start_pos)
         sums: list[Tensor] = []  # finite iff what they add is
+        masks = any(job.free_pos for job in jobs)
 
         def pick(index: int, logits: Tensor) -> Tensor:
             sums.append(logits.sum(-1))
+            if masks:
+                logits = masked(logits, jobs, [(row, start + index + 1, 1) for row, start in enumerate(starts)])
             if not sampling.any_sampled:
                 return logits.argmax(-1)
             at = start_pos + (index + 1)

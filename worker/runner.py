@@ -15,6 +15,7 @@ from ..scheduler.wire.workerside import StepFailed
 from .batch import Job
 from .costs import step_clock
 from .faults import RowRefused, is_out_of_memory
+from .masks import free_pos
 from .phases import Phases
 from .tenancies import judge_open
 from .windows import Tenancy, Window, Windows
@@ -158,9 +159,11 @@ class Runner:
             raise RowRefused("POSITION", f"chunk at {row.start_pos}, the window holds {window.length}")
         if not row.token_ids or end > self.windows.shape.max_model_len:
             raise RowRefused("LIMIT", f"{len(row.token_ids)} tokens to position {end}")
-        for token_id in row.token_ids:
+        for token_id in (*row.token_ids, *row.params.masked_token_ids):
             if not 0 <= token_id < self.vocab_size:
                 raise RowRefused("TOKEN", f"token id {token_id}: expected 0..{self.vocab_size - 1}")
+        if not 0 <= row.output_len <= end:
+            raise RowRefused("LIMIT", f"output_len {row.output_len} of a text of {end}")
         self._check_propose(row, window, end)
         return Job(
             slot=row.slot,
@@ -171,6 +174,7 @@ class Runner:
             draft_len=None,
             propose_len=row.propose_len,
             params=row.params,
+            free_pos=free_pos(row.params, text_len=end, output_len=row.output_len) if row.last else 0,
         )
 
     def _decode(self, row: wire.Decode, window: Window) -> Job:
@@ -192,6 +196,7 @@ class Runner:
             draft_len=row.draft_len,
             propose_len=row.propose_len,
             params=window.params,
+            free_pos=window.free_pos,
         )
 
     def _check_propose(self, row: Any, window: Window, start: int) -> None:
@@ -226,6 +231,9 @@ class Runner:
             draft_token_ids=held[: job.draft_len] if detailed else None,
             confidence_logits=confidence[: job.draft_len] if detailed and confidence is not None else None,
             margins=job.margins,
+            logprobs=job.logprobs,
+            top_token_ids=job.top_token_ids,
+            top_logprobs=job.top_logprobs,
             held_confidence_logits=self._held_confidence(job.slot),
         )
 

@@ -43,7 +43,7 @@ def warm_up(phases: Phases, *, max_step_tokens: int) -> None:
     with scratch_restored(phases.windows) as scratch:
         phases.samplings = type(samplings)(samplings.device)
         try:
-            _step(phases, [_job(scratch, end - width, width, draft_len=None)])
+            _step(phases, [_job(scratch, end - width, width, draft_len=None, propose_len=shape.block_len)])
             for params in KINDS:
                 options: dict[str, Any] = {"draft_len": draft_len, "propose_len": shape.block_len, "params": params}
                 _step(phases, [_job(scratch, start, draft_len + 1, **options) for _ in range(rows)])

@@ -1,10 +1,10 @@
-"""The slots' memory: target keys and values, the drafter's context ring, and each window's counters.
+"""The slots' memory: target keys and values, the drafter's context ring, features that wait, each window's counters.
 
 Owns every tensor that outlives a step, and who may read what: a row is readable iff its position is below the window's
 length, inside the ring, and not below `context_start`. Rows beyond are spare: a step writes there first and becomes
 readable by the commit alone. A window stays as it is when its tenancy ends, until another opens. The last slot is the
-scratch slot; padding and warm-up name it, nobody's window is there. `phases.py` reads and writes; `paranoid.py` has
-the same windows under watch.
+scratch slot; padding and warm-up name it, nobody's window is there. `pending.py` keeps the features that wait,
+`phases.py` reads and writes; `paranoid.py` has the same windows under watch.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,8 @@ from torch import Tensor
 from ..models.config import DrafterConfig, TargetConfig
 from ..models.layers import grouped_attention
 from ..statemachine.errors import refuse_all
+from .pending import Pending
+from .sizes import pending_rows
 
 
 class Window:
@@ -28,11 +30,11 @@ class Window:
         "context_len",
         "context_start",
         "epoch",
+        "free_pos",
         "held",
         "length",
         "noise",
         "params",
-        "pending",
         "pending_len",
     )
 
@@ -41,13 +43,13 @@ class Window:
         self.length = 0  # positions in the target's window
         self.context_len = 0  # positions in the drafter's context
         self.context_start = 0  # the first of them that is really there, where a ring has lost rows
-        self.pending: list[Tensor] = []  # tapped features of committed positions that are not projected yet
-        self.pending_len = 0
+        self.pending_len = 0  # positions whose tapped features are not projected yet
         self.anchor: int | None = None
         self.held: list[int] = []
         self.confidence: list[float] | None = None  # of the held draft
         self.noise: Tensor | None = None  # [B + 1, V]: what the draft was drawn with, for the verify pass
         self.params: Any = None
+        self.free_pos = 0  # as in `Job`
 
     def head(self, keep_len: int, *, epoch: int | None, drafter_window: int) -> "Window":
         """The first `keep_len` positions as a window of their own, with neither anchor nor draft."""
@@ -57,11 +59,6 @@ class Window:
         oldest = max(self.context_start, self.context_len - drafter_window)
         head.context_start = min(oldest, head.context_len)
         head.pending_len = keep_len - head.context_len
-        room = head.pending_len
-        for part in self.pending:
-            if room > 0:
-                head.pending.append(part[:room])
-                room -= len(head.pending[-1])
         return head
 
 
@@ -189,6 +186,7 @@ class Windows:
 
         self.target = self._store(target, length=shape.capacity, dtype=dtype)
         self.context = None if drafter is None else self._store(drafter, length=shape.ring_len, dtype=dtype)
+        self.pending = None if drafter is None else self._pending(drafter, dtype)
         self.probs = (  # the distributions that the held drafts were drawn from, for rejection
             torch.zeros((slots, shape.block_len, target.vocab_size), device=device)
             if keeps_probs and drafter is not None
@@ -198,9 +196,13 @@ class Windows:
     def _store(self, config: TargetConfig | DrafterConfig, *, length: int, dtype: torch.dtype) -> Store:
         return Store(config, slots=self.shape.num_slots + 1, length=length, dtype=dtype, device=self.device)
 
+    def _pending(self, drafter: DrafterConfig, dtype: torch.dtype) -> Pending:
+        rows = pending_rows(drafter, dtype.itemsize, drafter_window=self.shape.drafter_window)
+        return Pending(self.shape.num_slots + 1, rows, drafter.feature_len, dtype=dtype, device=self.device)
+
     @property
     def bytes_per_slot(self) -> int:
-        stores = [one.rows for one in (self.target, self.context) if one is not None]
+        stores = [one.rows for one in (self.target, self.context, self.pending) if one is not None]
         slots = self.shape.num_slots + 1
         whole = sum(one.numel() * one.element_size() for one in (*stores, self.probs) if one is not None)
         return whole // slots
@@ -228,12 +230,16 @@ class Windows:
         written = {slot for slot, _, _ in moves}
         contents = [self._content(source, window, parked=source in written) for _, source, window in moves]
         for (slot, _, window), content in zip(moves, contents, strict=True):
-            for (store, cells), rows in zip(self._readable(window), content, strict=True):
-                store.rows[:, slot, :, cells] = rows
+            *rows, waiting = content
+            for (store, cells), cached in zip(self._readable(window), rows, strict=True):
+                store.rows[:, slot, :, cells] = cached
+            if self.pending is not None:
+                self.pending.rows[slot, : window.pending_len] = waiting
 
     def _content(self, source: int, window: Window, *, parked: bool) -> list[Tensor]:
         """What lies in `source` of what `window` counts; parked: copied, as the slot itself is about to be written."""
         content = [store.rows[:, source, :, cells] for store, cells in self._readable(window)]
+        content.append(content[0][:0] if self.pending is None else self.pending.of(source, window.pending_len))
         return [rows.clone() for rows in content] if parked else content
 
     def _readable(self, window: Window) -> list[tuple[Store, slice | Tensor]]:
@@ -276,6 +282,8 @@ class Windows:
     def _fill_unreadable(self, slot: int, window: Window, value: float) -> None:
         """Give all of the slot's rows that `window` does not count the same value."""
         self.target.rows[:, slot, :, window.length :] = value
+        if self.pending is not None:
+            self.pending.rows[slot, window.pending_len :] = value
         self._fill_unreadable_context(slot, window, value)
 
     def _fill_unreadable_context(self, slot: int, window: Window, value: float) -> None:

@@ -81,7 +81,7 @@ def test_the_shipped_pair_is_told_in_full_without_torch_or_the_library() -> None
         "drafter_window": 100,
         "target_bytes_per_token": 2048,
         "drafter_bytes_per_token": 256,
-        "bytes": 108 * (2048 + 256),
+        "bytes": 108 * (2048 + 256) + 100 * 3 * 192 * 2,
     }
 
 

@@ -78,7 +78,7 @@ def planned(
         ledger.requests[index] = ledger.seated[index] = one
         ledger.slots[index].owner = index
     limits = Limits(num_slots=2, max_model_len=64, max_step_tokens=step_tokens)
-    return [row.draft_len for _, _, row in plan(ledger, limits, policy) if isinstance(row, Decode)]
+    return [row.draft_len for _, _, row, _ in plan(ledger, limits, policy) if isinstance(row, Decode)]
 
 
 def drafts(models: Models, text: Text) -> Iterator[tuple[Text, Fraction, tuple[float, ...]]]:

@@ -189,7 +189,7 @@ def pending_not_cut(patch: Patch) -> None:
 
     def head(self: windows.Window, keep_len: int, **options: Any) -> windows.Window:
         made = plain(self, keep_len, **options)
-        made.pending = list(self.pending)
+        made.pending_len = self.pending_len
         return made
 
     patch.setattr(windows.Window, "head", head)

@@ -81,7 +81,7 @@ SPOILERS: dict[str, tuple[Callable[[House], Any], int | None, str]] = {
         "row of the target's window",
     ),
     "a length": (lambda one: setattr(one.windows.table[1], "length", 12), 14, "are not 12"),
-    "features that wait": (lambda one: one.windows.table[1].pending[0].neg_(), None, "without a commit"),
+    "features that wait": (lambda one: one.windows.pending.rows[1, 0].neg_(), None, "without a commit"),
     "an anchor": (lambda one: setattr(one.windows.table[1], "anchor", 5), None, "without a commit"),
     "an epoch": (lambda one: setattr(one.windows.table[1], "epoch", 5), None, "without a commit"),
     "lost context found again": (

@@ -141,6 +141,8 @@ def test_steps_that_fail_inside_the_phase_leave_what_is_pending_as_it_was(name: 
     """Every step of the phase fails first and is run again, the bulk projections and the one that leaves included."""
     driver = Driver(backend(name))
     phases = phases_of(driver.backend)
+    assert phases.windows.pending is not None
+    phases.windows.pending.limit = 1  # so that steps of the phase project, too
     failing: Any = Failing(phases.runner if place == "target" else phases.drafter)
     if place == "target":
         phases.runner = failing
@@ -229,7 +231,7 @@ def test_with_the_context_write_left_out_in_the_phase_the_check_fails(
     """
     run = opened(name, driver=Driver(backend(name, paranoid=False)))
     with monkeypatch.context() as broken:
-        broken.setattr(Phases, "_flushes", lambda self, job, window: True)
+        broken.setattr(Phases, "_waits", lambda self, job, window: False)
         broken.setattr(Phases, "project", lambda *arguments: None)
         for _ in range(num_zero):
             run.step(dict.fromkeys(range(3), False))

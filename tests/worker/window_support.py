@@ -213,17 +213,18 @@ class House:
         first = self.windows.first_context(window)
         near(store.rows[:, slot, :, self.windows.context_cells(window)], context[:, :, first : window.context_len])
         self.num_rows_compared += window.length + window.context_len - first
-        if window.pending:
-            keys, values = self._projected(window)
+        if window.pending_len:
+            keys, values = self._projected(slot, window)
             near(keys, context[0::2, :, window.context_len :])
             near(values, context[1::2, :, window.context_len :])
 
-    def _projected(self, window: Window) -> tuple[Tensor, Tensor]:
+    def _projected(self, slot: int, window: Window) -> tuple[Tensor, Tensor]:
         """What the pending features will be in the context: [layers, G, pending, D] each."""
-        drafter = phases_of(self.driver.backend).drafter
-        assert drafter is not None
+        drafter, pending = phases_of(self.driver.backend).drafter, self.windows.pending
+        assert drafter is not None and pending is not None
         with torch.inference_mode():
-            keys, values = drafter.context(torch.cat(window.pending), torch.arange(window.context_len, window.length))
+            positions = torch.arange(window.context_len, window.length)
+            keys, values = drafter.context(pending.of(slot, window.pending_len), positions)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
     def check_draft(self, slot: int) -> None:
