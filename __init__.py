@@ -1,7 +1,7 @@
 """dsparkd: an engine for DSpark speculative decoding.
 
 The public API, loaded on first use: `Client`, `AsyncClient` (talk to an engine), `local` (an engine of one's own for a
-`with` block), and the errors that they raise. Importing this never loads torch.
+`with` block), `curve_keys` (for an engine beyond this machine), and the errors that they raise. Importing this never loads torch.
 """
 
 from importlib import import_module
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from .scheduler.service.local import local
     from .scheduler.wire.client import Client, Stream
     from .scheduler.wire.client_async import AsyncClient, AsyncStream
-    from .scheduler.wire.conversation import EngineLost, Result
+    from .scheduler.wire.curve import curve_keys
+    from .scheduler.wire.result import EngineLost, Result
     from .statemachine.errors import EngineError, LocalError, PeerError, Refused
 
 __version__ = "0.1.0"
@@ -21,12 +22,13 @@ _HOMES = {
     "AsyncStream": "scheduler.wire.client_async",
     "Client": "scheduler.wire.client",
     "EngineError": "statemachine.errors",
-    "EngineLost": "scheduler.wire.conversation",
+    "EngineLost": "scheduler.wire.result",
     "LocalError": "statemachine.errors",
     "PeerError": "statemachine.errors",
     "Refused": "statemachine.errors",
-    "Result": "scheduler.wire.conversation",
+    "Result": "scheduler.wire.result",
     "Stream": "scheduler.wire.client",
+    "curve_keys": "scheduler.wire.curve",
     "local": "scheduler.service.local",
 }
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Result",
     "Stream",
     "__version__",
+    "curve_keys",
     "local",
 ]
 

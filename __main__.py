@@ -14,6 +14,7 @@ from .models.shipped import shipped_pair
 from .scheduler.cli.app import app, run
 from .scheduler.cli.engines import Pair
 from .scheduler.service.logs import configure_logs
+from .scheduler.service.setting_sources import variable_of
 from .scheduler.service.supervisor import TOKEN_VARIABLE
 from .scheduler.trace.scripted_backend import ScriptedBackend, is_scripted
 from .scheduler.wire.messages import Init, Ready, Report, Step
@@ -41,7 +42,7 @@ def worker(argv: Sequence[str]) -> int:
     parser.add_argument("--parent-pid", type=int)
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the scheduler decides
-    configure_logs()
+    configure_logs(os.environ.get(variable_of("logs"), "auto"), os.environ.get(variable_of("log_level"), "info"))
     token = os.environ.pop(TOKEN_VARIABLE, "")
     return serve_worker(
         arguments.connect,

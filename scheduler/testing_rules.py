@@ -71,11 +71,18 @@ class EngineRules(RuleBasedStateMachine):
 
     # ---- clients --------------------------------------------------------------------------------------------
 
-    @rule(prompt=PROMPTS, max_tokens=st.integers(1, 25), client=st.integers(0, 2), most=st.none() | st.integers(0, 9))
-    def submit(self, prompt: list[int], max_tokens: int, client: int, most: int | None) -> None:
+    @rule(
+        prompt=PROMPTS,
+        max_tokens=st.integers(1, 25),
+        client=st.integers(0, 2),
+        most=st.none() | st.integers(0, 9),
+        priority=st.integers(-1, 1),
+    )
+    def submit(self, prompt: list[int], max_tokens: int, client: int, most: int | None, priority: int = 0) -> None:
         number = len(self.jobs)
         self.jobs[number] = (prompt, max_tokens)
-        self._do(self.bench.submit, number, prompt, client=client, max_tokens=max_tokens, max_draft_len=most)
+        options = {"max_tokens": max_tokens, "max_draft_len": most, "priority": priority}
+        self._do(self.bench.submit, number, prompt, client=client, **options)
 
     @precondition(lambda self: self.bench.tokens)
     @rule(data=st.data(), own=st.lists(st.integers(0, VOCAB - 1), max_size=3), max_tokens=st.integers(1, 9))

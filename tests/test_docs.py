@@ -28,7 +28,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for field in attrs.fields(Settings):
         assert field.name in rows
         if field.default not in (attrs.NOTHING, None):
-            assert rows[field.name][1] == str(field.default)
+            assert rows[field.name][1] == str(field.default).replace("True", "true").replace("False", "false")
     assert set(rows) - {"key", "---"} == {field.name for field in attrs.fields(Settings)}
 
 

@@ -14,16 +14,20 @@ from ...statemachine.errors import EngineError
 from .bench import bench
 from .calibrate import calibrate
 from .check import check
+from .config import config
 from .costs import costs
 from .demo import demo
 from .docs import docs
+from .doctor import doctor
 from .engines import Pair
 from .generate import generate
+from .keys import keys
 from .machines import machines
 from .replay import replay
 from .report import report
 from .serve import serve
 from .simulate import simulate_
+from .top import top
 from .trace import trace
 
 app = typer.Typer(
@@ -45,6 +49,10 @@ app.command()(docs)
 app.command()(replay)
 app.command()(report)
 app.command("simulate")(simulate_)
+app.command()(top)
+app.command()(config)
+app.command()(doctor)
+app.command()(keys)
 app.add_typer(trace, name="trace")
 
 

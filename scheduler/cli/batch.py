@@ -17,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ...statemachine.errors import EngineError, Refused
 from ..wire.client import Client
 from ..wire.client_async import AsyncClient
-from ..wire.conversation import EngineLost, Result
+from ..wire.result import EngineLost, Result
+from .engines import keys_of_environment
 
 Row = dict[str, Any]
 _NO_OPTIONS = {"self", "request_id"}  # parameters of the client's method that are no options of the request
@@ -67,7 +68,7 @@ async def _run(
         raise Refused("BAD_CONFIG", f"--output {output}: cannot be written: {error}") from error
     with sink, progress:
         task = progress.add_task("requests", total=len(lines))
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, keys=keys_of_environment()) as client:
             jobs = (
                 _one(client, line, {**options, "seed": seed + index}, name=f"row-{index}", passes=passes)
                 for index, line in enumerate(lines)
@@ -139,6 +140,10 @@ def _row(result: Result, *, passes: bool) -> Row:
         "prompt_len": result.prompt_len,
         "error": result.error,
     }
+    if result.logprobs is not None:
+        row["logprobs"] = result.logprobs
+    if result.top_logprobs is not None:
+        row["top_logprobs"] = result.top_logprobs
     if passes:
         row["passes"] = [_pass(one) for one in result.passes]
     return row

@@ -3,6 +3,7 @@
 Owns the flags that describe an engine and their translation to settings; the shipped pair is the default.
 """
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import typer
 
 from ...statemachine.errors import Refused, refuse_all
 from ..service.local import local
+from ..service.setting_sources import KEY_VARIABLES
 from ..wire.client import Client
-from ..wire.conversation import EngineLost
+from ..wire.curve import ClientKeys, curve_keys
+from ..wire.result import EngineLost
 
 LOG_LINES = 20
 OWN_ENGINE = ("model", "drafter", "dtype", "acceptance", "max_model_len")
@@ -29,6 +32,10 @@ class Pair:
     target: Path
     drafter: Path
     prompts: Path
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that stand in when nobody names a target."""
+        return {"target": str(self.target), "drafter": str(self.drafter)}
 
 
 Model = Annotated[
@@ -91,6 +98,22 @@ def refuse_own_engine(context: typer.Context) -> None:
     refuse_all("--connect", [f"--{name.replace('_', '-')}: describes an engine of one's own" for name in given])
 
 
+def keys_of_environment() -> ClientKeys | None:
+    """The keys for an engine that asks for them. Raises `Refused` when only one of the two variables is set."""
+    server, own = (os.environ.get(name) for name in KEY_VARIABLES)
+    if server is None and own is None:
+        return None
+    missing = [name for name, value in zip(KEY_VARIABLES, (server, own), strict=True) if value is None]
+    refuse_all("CURVE keys", [f"{name} (environment): missing, expected a key file" for name in missing])
+    return curve_keys(Path(server or ""), Path(own or ""))
+
+
+def refuse_nobody(connect: str) -> None:
+    """A socket that is not there will not answer: say so at once."""
+    if connect.startswith("ipc://") and not Path(connect.removeprefix("ipc://")).exists():
+        raise Refused("BAD_CONFIG", f"--connect {connect}: no engine is there")
+
+
 @contextmanager
 def quiet_local(settings: dict[str, Any]) -> Iterator[Client]:
     """An engine of one's own whose log is kept aside and shown only when it fails."""
@@ -111,8 +134,7 @@ def engine(connect: str | None, settings: dict[str, Any]) -> Iterator[Client]:
         with quiet_local(settings) as client:
             yield client
     else:
-        if connect.startswith("ipc://") and not Path(connect.removeprefix("ipc://")).exists():
-            raise Refused("BAD_CONFIG", f"--connect {connect}: no engine is there")
-        with Client(connect) as client:
+        refuse_nobody(connect)
+        with Client(connect, keys=keys_of_environment()) as client:
             client.wait_ready()
             yield client

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ...statemachine.errors import Refused
 from ..wire.client_async import AsyncClient
-from ..wire.conversation import Result
+from ..wire.result import Result
 from .batch import run_batch
 from .engines import (
     Acceptance,
@@ -26,6 +26,7 @@ from .engines import (
     Seed,
     Temperature,
     engine,
+    keys_of_environment,
     refuse_own_engine,
 )
 
@@ -92,7 +93,7 @@ def generate(
 
 
 async def _all(address: str, prompts: list[str], options: dict[str, Any], seed: int) -> list[Result]:
-    async with AsyncClient(address) as client:
+    async with AsyncClient(address, keys=keys_of_environment()) as client:
         jobs = [client.generate(prompt, seed=seed + index, **options) for index, prompt in enumerate(prompts)]
         return await asyncio.gather(*jobs)
 

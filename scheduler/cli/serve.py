@@ -1,6 +1,6 @@
 """`dsparkd serve`: one engine in this process until it is told to stop."""
 
-import tomllib
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,7 @@ from ...statemachine.errors import Refused
 from ..service.config import Settings
 from ..service.logs import configure_logs
 from ..service.run import serve as serve_settings
+from ..service.setting_sources import toml_value, variable_of
 from .engines import Pair
 
 
@@ -31,13 +32,24 @@ def serve(
         bool | None, typer.Option("--paranoid", help="Watch every window for stale rows, at twice the time of a step.")
     ] = None,
     trace: Annotated[str | None, typer.Option("--trace", help="Record to this new file, or into this FOLDER/.")] = None,
+    journal: Annotated[
+        str | None, typer.Option("--journal", metavar="FOLDER", help="Survive the scheduler's death with this folder.")
+    ] = None,
+    no_respawn: Annotated[
+        bool, typer.Option("--no-respawn", help="With a journal: leave it to others to start a dead scheduler again.")
+    ] = False,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve Prometheus metrics there.")
+    ] = None,
+    logs: Annotated[str | None, typer.Option("--logs", help="auto, console or json.")] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info or warning.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as TOML.")
     ] = None,
 ) -> None:
     """Serve until SIGTERM (finishes what is live) or SIGINT (stops now)."""
     pair: Pair = context.obj
-    if model is not None and drafter is None and config is None:
+    if model is not None and drafter is None and config is None and variable_of("drafter") not in os.environ:
         message = f"drafter: missing for --model {model}: expected a checkpoint's folder, or `none`"
         raise Refused("BAD_CONFIG", message)
     flags = {
@@ -50,22 +62,23 @@ def serve(
         "trace": trace,
         "paranoid": paranoid,
         "confidence_calibration": confidence_calibration,
+        "journal": journal,
+        "metrics": metrics,
+        "logs": logs,
+        "log_level": log_level,
     }
-    shipped = {"target": str(pair.target), "drafter": str(pair.drafter)}
-    settings = Settings.load(config, {**flags, **_assignments(set_ or [])}, pair=shipped)
-    configure_logs()
-    raise typer.Exit(serve_settings(settings))
+    overrides = {**flags, **_assignments(set_ or [])}
+    settings = Settings.load(config, overrides, pair=pair.settings(), environment=os.environ)
+    configure_logs(settings.logs, settings.log_level)
+    raise typer.Exit(serve_settings(settings, respawn=settings.journal is not None and not no_respawn))
 
 
 def _assignments(pairs: list[str]) -> dict[str, Any]:
-    """Read KEY=VALUE pairs; a value that is no TOML is taken as text, so that paths need no quotes."""
+    """Read KEY=VALUE pairs."""
     values: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise Refused("BAD_CONFIG", f"--set {pair!r}: expected KEY=VALUE")
-        try:
-            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            values[key.strip()] = text
+        values[key.strip()] = toml_value(text)
     return values

@@ -32,5 +32,9 @@ def judge(ledger: Ledger, limits: Limits, submit: Submit) -> Verdict:
     if submit.options.max_tokens < 1:
         return Verdict("BAD_OPTION", f"max_tokens = {submit.options.max_tokens}: expected 1 or more")
     if len(ledger.queue) >= limits.max_queue:
-        return Verdict("QUEUE_FULL", f"{len(ledger.queue)} requests wait: expected fewer than max_queue")
+        message = f"{len(ledger.queue)} requests wait: expected fewer than max_queue = {limits.max_queue}"
+        return Verdict("QUEUE_FULL", message)
+    live, most = len(ledger.clients[submit.client].requests), limits.max_client_requests
+    if most is not None and live >= most:
+        return Verdict("CLIENT_LIMIT", f"{live} requests of this client are live: max_client_requests = {most}")
     return Verdict()

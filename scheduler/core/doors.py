@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import client, engine, request, step, worker
+from ...statemachine.errors import LocalError
 from . import events, prefix, results, timers
 from .costs import cost_problems
 from .ledger import Client, StepInFlight, Timer
@@ -15,6 +16,7 @@ from .plan import plan, scrubs
 from .policies import unfit
 from .settle import Ending, WorkerNews, impossible
 from .tables import Machine
+from .untold import told_len
 
 if TYPE_CHECKING:
     from .handle import Core
@@ -47,6 +49,14 @@ def submit(core: "Core", event: events.Submit) -> None:
     core.send(Machine.ENGINE, core.ledger.engine, engine.Event.SUBMIT, event, facts=verdict)
 
 
+def recover(core: "Core", event: events.Recover) -> None:
+    """Accepted once is accepted: limits that may have become narrower since are not applied."""
+    submit = event.submit
+    if submit.request in core.ledger.requests or submit.client not in core.ledger.clients:
+        raise LocalError(f"request {submit.request} of client {submit.client} cannot be recovered into this ledger")
+    core.send(Machine.ENGINE, core.ledger.engine, engine.Event.SUBMIT, event, facts=engine.Verdict())
+
+
 def cancel(core: "Core", event: events.Cancel) -> None:
     """Idempotent: cancelling what is over or unknown is acknowledged as such."""
     one = core.ledger.requests.get(event.request)
@@ -62,16 +72,16 @@ def resume(core: "Core", event: events.Resume) -> None:
         core.emit(
             results.Refusal(event.client, event.request, "UNKNOWN_REQUEST", "no live request of this id at this client")
         )
-    elif not 0 <= event.from_index <= len(one.output):
-        message = f"from_index = {event.from_index}: expected 0..{len(one.output)}"
+    elif not 0 <= event.from_index <= told_len(one):
+        message = f"from_index = {event.from_index}: expected 0..{told_len(one)}"
         core.emit(results.Refusal(event.client, event.request, "BAD_INDEX", message))
-    elif event.from_index < len(one.output):
+    elif event.from_index < told_len(one):
         core.emit(
             results.Tokens(
                 client=one.client,
                 request=one.id,
                 index=event.from_index,
-                token_ids=one.output[event.from_index :],
+                token_ids=one.output[event.from_index : told_len(one)],
                 accepted_len=0,
                 draft_len=None,
                 start_pos=len(one.prompt) + event.from_index - 1,
@@ -245,8 +255,10 @@ def _send_step(core: "Core") -> None:
     rows: list[events.CommandRow] = list(scrubs(ledger))
     step_id = ledger.worker.last_step_id + 1
     if not rows:
-        for one, planned, row in plan(ledger, core.limits, core.policy):
+        for one, planned, row, kept_short in plan(ledger, core.limits, core.policy):
             one.last_step_id = step_id
+            if kept_short:
+                core.totals.count_short(kept_short)
             if type(row) is events.Seed:
                 prefix.sent(ledger.slots[row.slot], row, ledger)
             core.send(REQUEST, one, planned)
@@ -267,6 +279,7 @@ DOORS: Mapping[type, Callable[["Core", Any], None]] = {
     events.ClientUnreachable: client_unreachable,
     events.ClientGoodbye: client_goodbye,
     events.Submit: submit,
+    events.Recover: recover,
     events.Cancel: cancel,
     events.Resume: resume,
     events.WorkerHello: worker_hello,

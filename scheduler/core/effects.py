@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...statemachine import engine, request, slot, step
 from ...statemachine.errors import LocalError
-from . import events, prefix, results
+from . import events, prefix, results, untold
 from .ledger import Request, Slot, StepInFlight, Timer
 from .peer_effects import CLIENT_HANDLERS, ENGINE_HANDLERS, WORKER_HANDLERS, Handler
 from .settle import Ending, Outcome, lose, settle, undo
@@ -30,7 +30,7 @@ def seat(core: "Core", one: Request, data: Any) -> None:
     take_out(one, core.ledger.queue, "SEAT")
     chosen = prefix.choose_slot(one, core.ledger, core.limits)
     core.ledger.free.remove(chosen.id)
-    one.slot, chosen.owner = chosen.id, one.id
+    one.slot, chosen.owner, one.front = chosen.id, one.id, True
     one.seeded_len = one.held_len = 0
     one.held_confidence = one.past_confidence = None
     core.ledger.seated[one.id] = one
@@ -53,22 +53,25 @@ def deliver(core: "Core", one: Request, data: Any) -> None:
     if one.held_confidence is not None:
         one.past_confidence = one.held_confidence
     one.held_confidence = outcome.held_confidence
-    outcome.count(one)
+    one.num_drafted += outcome.held_len
     if core.learns and outcome.draft_len is not None:
         one.acceptance = one.acceptance.after(outcome.draft_len, outcome.accepted_len)
         core.ledger.acceptance = core.ledger.acceptance.after(outcome.draft_len, outcome.accepted_len)
-    core.emit(
-        results.Tokens(
-            client=one.client,
-            request=one.id,
-            index=index,
-            token_ids=outcome.token_ids,
-            accepted_len=outcome.accepted_len,
-            draft_len=outcome.draft_len,
-            start_pos=len(one.prompt) + index - 1,
-            detail=outcome.detail,
-        )
+    row = results.Tokens(
+        client=one.client,
+        request=one.id,
+        index=index,
+        token_ids=outcome.token_ids,
+        accepted_len=outcome.accepted_len,
+        draft_len=outcome.draft_len,
+        start_pos=len(one.prompt) + index - 1,
+        detail=outcome.detail,
     )
+    if one.untold or outcome.hold_len or outcome.keep_len is not None:
+        untold.take(core, one, row, outcome)
+    else:
+        untold.count(one, row)
+        core.emit(row)
 
 
 def advance(core: "Core", one: Request, data: Any) -> None:
@@ -112,6 +115,8 @@ def end(core: "Core", one: Request, data: Any) -> None:
     reason = data.reason if isinstance(data, Ending) else given(data, Outcome, "END").ending
     if reason is None:
         raise LocalError(f"request {one.id} ends without a reason")
+    if one.untold:
+        untold.drop(one)
     core.totals.count_end(one)
     core.emit(
         results.Ended(

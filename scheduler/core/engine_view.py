@@ -7,6 +7,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ...statemachine import engine, step, worker
+from .events import CommandRow, Decode
+from .ledger import Slot
 from .step_costs import Kind
 from .tables import Machine
 
@@ -23,6 +25,7 @@ def describe_stats(core: "Core") -> dict[str, Any]:
         **core.totals.values(ledger.requests.values()),
         "requests": dict(Counter(one.state.name for one in ledger.requests.values())),
         "slots": dict(Counter(one.state.name for one in ledger.slots)),
+        "slot_list": describe_slots(core),
         "clients": dict(Counter(one.state.name for one in ledger.clients.values())),
         "queue_len": len(ledger.queue),
         "engine": ledger.engine.state.name,
@@ -32,6 +35,36 @@ def describe_stats(core: "Core") -> dict[str, Any]:
         "cost_table": describe_costs(core),
         "cost_factors": {kind.name: factor for kind, factor in zip(Kind, ledger.step_costs.factors(), strict=True)},
         "transitions": {machine.name: transitions(core.tables[machine], core.fired[machine]) for machine in Machine},
+    }
+
+
+def describe_slots(core: "Core") -> list[dict[str, Any]]:
+    """What each slot does now; `request` is the core's number, and `draft_len` what the step in flight verifies."""
+    ledger = core.ledger
+    flying = {} if ledger.step is None else {row.slot: row for row in ledger.step.rows}
+    return [_describe_slot(core, one, flying.get(one.id)) for one in ledger.slots]
+
+
+def _describe_slot(core: "Core", one: Slot, row: CommandRow | None) -> dict[str, Any]:
+    about: dict[str, Any] = {"slot": one.id, "state": one.state.name, "epoch": one.epoch, "window_len": one.window_len}
+    if row is not None:
+        about["row"] = type(row).__name__
+    if isinstance(row, Decode):
+        about["draft_len"] = row.draft_len
+    if one.owner is None:
+        return about
+    tenant = core.ledger.requests[one.owner]
+    counts = core.totals.counts_of(tenant)
+    return {
+        **about,
+        "request": tenant.id,
+        "request_state": tenant.state.name,
+        "held_len": tenant.held_len,
+        "prompt_len": len(tenant.prompt),
+        "output_len": len(tenant.output),
+        "max_tokens": tenant.options.max_tokens,
+        "drafting_passes": counts.num_passes - counts.num_zero_passes,
+        "emitted_drafting": counts.num_emitted_drafting,
     }
 
 

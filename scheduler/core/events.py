@@ -7,35 +7,9 @@ The records of the hot path are not frozen: a frozen one costs twice as much to 
 
 import attrs
 
+from .asked import Options as Options
+from .asked import Params as Params
 from .costs import CostTable
-
-# ---- what a request asks for ------------------------------------------------------------------------------------
-
-
-@attrs.frozen(cache_hash=True)
-class Params:
-    """What the worker must know to sample for a request; the core carries it and looks at nothing in it."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0 = off
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0
-    sample_index: int = 0
-    margins: bool = False  # report how near each decision was
-    passes: bool = False  # report the verified draft and its confidences
-
-
-@attrs.frozen(cache_hash=True)
-class Options:
-    """What the core must know of a request."""
-
-    max_tokens: int = 256
-    stop_token_ids: frozenset[int] = frozenset()
-    max_draft_len: int | None = None  # None: whatever the policy says
-    salt: str = ""  # content is reused among requests of one salt only
-    params: Params = attrs.field(factory=Params)
-
 
 # ---- rows of a command and of a report --------------------------------------------------------------------------
 
@@ -91,11 +65,27 @@ class PassDetail:
     draft_token_ids: list[int] | None = None
     confidence_logits: list[float] | None = None
     margins: list[float] | None = None
+    logprobs: list[float] | None = None  # of each emitted token
+    top_token_ids: list[list[int]] | None = None  # the best tokens in each one's place, and
+    top_logprobs: list[list[float]] | None = None  # their log-probabilities
+
+
+@attrs.frozen
+class TextStop:
+    """A stop string in a request's text: this row's token number `found_len` completes it, and the output ends after
+    its first `keep_len` tokens, which lie wholly before it."""
+
+    found_len: int
+    keep_len: int
 
 
 @attrs.define
 class Emitted:
-    """Tokens of a Decode row or of a last Seed row: `accepted_len` drafts and one extra token, uncut."""
+    """Tokens of a Decode row or of a last Seed row: `accepted_len` drafts and one extra token, uncut.
+
+    The worker knows no text: the last two are what the service has found in it. They come with the report, so a replay
+    has them as well.
+    """
 
     slot: int
     epoch: int
@@ -104,6 +94,8 @@ class Emitted:
     held_len: int
     detail: PassDetail | None = None
     held_confidence_logits: list[float] | None = None  # of the draft that the slot now holds, for who asked
+    hold_len: int = 0  # how many of the output's last tokens may belong to a stop string: nobody hears of them yet
+    text_stop: TextStop | None = None
 
 
 @attrs.define
@@ -156,6 +148,17 @@ class Submit:
     prompt: tuple[int, ...]
     options: Options = attrs.field(factory=Options)
     deadline_ns: int | None = None
+
+
+@attrs.frozen
+class Recover:
+    """A request that an earlier scheduler accepted and that told its client `token_ids`: it goes on from there.
+
+    It is not judged again. Its client has said hello; `request` is not live.
+    """
+
+    submit: Submit
+    token_ids: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -271,6 +274,7 @@ Input = (
     | ClientUnreachable
     | ClientGoodbye
     | Submit
+    | Recover
     | Cancel
     | Resume
     | WorkerHello

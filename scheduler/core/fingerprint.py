@@ -103,4 +103,6 @@ def _request_print(one: "Request", rank: int) -> tuple[Any, ...]:
         one.restarts,
         one.max_restarts,
         one.acceptance,
+        one.front,
+        tuple([(row.index, row.accepted_len, row.draft_len) for row in one.untold]),
     )

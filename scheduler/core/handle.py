@@ -5,6 +5,7 @@ until nothing is left. The service calls it for each frame and ends each poll wi
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ...statemachine import engine, request, worker
@@ -24,6 +25,7 @@ from .tables import TABLES, Machine, Tables
 from .totals import Totals
 
 REQUEST = Machine.REQUEST  # bound once: looking an enum's member up costs as much as a small function
+Watch = Callable[[Machine, Record, Any, int], None]  # machine, record, event, index of the row that applies
 CASCADE_LIMIT = 1_000_000  # far above what any input can cause; a loop between machines is our bug
 
 
@@ -40,6 +42,7 @@ class Core:
         self.ledger = Ledger(num_slots=limits.num_slots, restart_budget=limits.restart_budget)
         self.totals = Totals()
         self.fired = [[0] * len(table.listing) for table in self.tables]
+        self.watch: Watch | None = None  # hears of each transition before it happens, for logs
         self._outputs: list[Output] = []
         self._pending: deque[tuple[Machine, Any, Any, Any, Any]] = deque()
 
@@ -86,6 +89,7 @@ class Core:
         if counting:
             twin.totals = self.totals.copy()
             twin.fired = [counts.copy() for counts in self.fired]
+        twin.watch = None
         twin._outputs, twin._pending = [], deque()
         return twin
 
@@ -107,7 +111,7 @@ class Core:
     # ---- the cascade ----------------------------------------------------------------------------------------
 
     def settle_cascade(self) -> None:
-        pending, tables, fired = self._pending, self.tables, self.fired
+        pending, tables, fired, watch = self._pending, self.tables, self.fired, self.watch
         for _ in range(CASCADE_LIMIT):
             if not pending:
                 return
@@ -117,6 +121,8 @@ class Core:
             except IllegalTransition as wrong:
                 self._fail_internally(machine, record, event, wrong)
                 continue
+            if watch is not None:
+                watch(machine, record, event, step.index)
             record.state = step.next
             fired[machine][step.index] += 1
             if machine is REQUEST:

@@ -9,6 +9,7 @@ from ...statemachine import client, engine, request, slot, step, worker
 from ...statemachine.errors import LocalError
 from .events import Decode, Scrub, Seed
 from .ledger import Ledger, Timer
+from .untold import told_len
 
 SERVING = worker.SERVING
 AT_WORK = SERVING | {worker.State.DRAINING}
@@ -48,6 +49,8 @@ def _requests(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
             yield f"{name} holds {one.held_len} drafts"
         if len(one.output) > one.options.max_tokens:
             yield f"{name} has {len(one.output)} tokens of at most {one.options.max_tokens}"
+        if one.untold and told_len(one) != one.untold[0].index:
+            yield f"{name} has {len(one.output)} tokens, those from {one.untold[0].index} on are not all untold"
         if held is not None and ledger.slots[held].owner != key:
             yield f"{name} and slot {held} disagree on the owner ({ledger.slots[held].owner})"
         if (state in IN_FLIGHT) != (held in named):
@@ -55,11 +58,11 @@ def _requests(ledger: Ledger, named: frozenset[int]) -> Iterator[str]:
 
 
 def _orders(ledger: Ledger) -> Iterator[str]:
-    """The queue holds every queued request once, in accept order; whoever is seated is live."""
-    waiting = [one.order for one in ledger.requests.values() if one.state is QUEUED]
-    queued = [one.order for one in ledger.queue]
-    if queued != sorted(waiting):
-        yield f"the queue is {queued}, expected {sorted(waiting)} (accept order)"
+    """The queue holds every queued request once, in the order of their places; whoever is seated is live."""
+    waiting = sorted([one.place for one in ledger.requests.values() if one.state is QUEUED])
+    queued, expected = [one.order for one in ledger.queue], [order for *_, order in waiting]
+    if queued != expected:
+        yield f"the queue is {queued}, expected {expected} (accept order within priority, the requeued before all)"
     for key in ledger.seated:
         if key not in ledger.requests:
             yield f"request {key} is seated but over"

@@ -13,6 +13,7 @@ from ...statemachine import client, engine, request, slot, step, worker
 from .acceptance import NOTHING
 from .events import CommandRow, Options, WorkerReady
 from .fingerprint import fingerprint
+from .results import Tokens
 from .step_costs import UNKNOWN
 
 R = TypeVar("R", bound="Record")
@@ -41,6 +42,7 @@ class Request(Record):
         "accepted_hist",
         "client",
         "fired",
+        "front",
         "held_confidence",
         "held_len",
         "id",
@@ -59,9 +61,10 @@ class Request(Record):
         "seeded_len",
         "slot",
         "state",
+        "untold",
         "verified_hist",
     )
-    containers = ("accepted_hist", "fired", "output", "verified_hist")
+    containers = ("accepted_hist", "fired", "output", "untold", "verified_hist")
 
     def __init__(self, id: int, *, client: int, prompt: tuple[int, ...], options: Options, order: int) -> None:
         self.id, self.client, self.prompt, self.options, self.order = id, client, prompt, options, order
@@ -79,11 +82,18 @@ class Request(Record):
         self.verified_hist: list[int] = []  # [n]: decode rows that verified n drafts
         self.fired: list[int] = []
         self.acceptance = NOTHING  # kept for policies that learn
+        self.front = False  # it was seated before: no priority goes before it
+        self.untold: list[Tokens] = []  # reported rows at the output's end that nobody has heard of (`untold.py`)
 
     @property
     def text_len(self) -> int:
         """Length of prompt + output: what must be in the window, the anchor excepted, before it can decode."""
         return len(self.prompt) + len(self.output)
+
+    @property
+    def place(self) -> tuple[bool, int, int]:
+        """Its order in the queue: who was seated before, then by priority, in accept order."""
+        return (not self.front, 0 if self.front else self.options.priority, self.order)
 
 
 class Slot(Record):
@@ -169,7 +179,7 @@ class Timer(IntEnum):
 
 
 class Ledger:
-    """All records, and the orders between them: the queue (accept order), the seated (seat order), the free slots."""
+    """All records, and their orders: the queue (`Request.place`), the seated (seat order), the free slots."""
 
     def __init__(self, *, num_slots: int, restart_budget: int) -> None:
         self.now_ns = 0
@@ -200,8 +210,8 @@ class Ledger:
         self.timers.pop((timer, subject), None)
 
     def enqueue(self, one: Request) -> None:
-        """Accept order, so a requeued request comes before every later one."""
-        insort(self.queue, one, key=lambda queued: queued.order)
+        """By `Request.place`, so a requeued request comes before every one that was never seated."""
+        insort(self.queue, one, key=lambda queued: queued.place)
 
     def next_deadline(self) -> tuple[int, int, int] | None:
         """The first (deadline, order, request) of a live request; those before it are thrown away."""

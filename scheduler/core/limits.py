@@ -32,6 +32,7 @@ class Limits:
     drain_deadline_ns: int = 30 * SECOND_NS
     client_grace_ns: int = 10 * SECOND_NS
     respawn_delay_ns: int = SECOND_NS // 5
+    max_client_requests: int | None = None  # live ones of one client; None: as many as the queue takes
 
     def __attrs_post_init__(self) -> None:
         problems = []
@@ -48,6 +49,8 @@ class Limits:
             problems.append(f"max_prompt_len = {self.max_prompt_len}: expected 1..{self.max_model_len - 1}")
         if self.max_draft_len is not None and self.max_draft_len < 0:
             problems.append(f"max_draft_len = {self.max_draft_len}: expected 0 or more")
+        if self.max_client_requests is not None and self.max_client_requests < 1:
+            problems.append(f"max_client_requests = {self.max_client_requests}: expected 1 or more, or None")
         if self.min_reuse_len is not None and self.min_reuse_len < 1:
             problems.append(f"min_reuse_len = {self.min_reuse_len}: expected 1 or more, or None")
         refuse_all("limits", problems)

@@ -117,7 +117,8 @@ def forget(core: "Core", one: Client, data: Any) -> None:
 
 
 def accept(core: "Core", one: Engine, data: Any) -> None:
-    submit = given(data, events.Submit, "ACCEPT")
+    recovered = data.token_ids if isinstance(data, events.Recover) else ()
+    submit = given(data.submit if isinstance(data, events.Recover) else data, events.Submit, "ACCEPT")
     ledger = core.ledger
     made = Request(
         submit.request, client=submit.client, prompt=submit.prompt, options=submit.options, order=ledger.next_order
@@ -127,6 +128,7 @@ def accept(core: "Core", one: Engine, data: Any) -> None:
         heappush(ledger.deadlines, (submit.deadline_ns, made.order, made.id))
     made.max_restarts = core.limits.max_restarts
     made.fired = [0] * len(core.tables[Machine.REQUEST].listing)
+    made.output, made.front = list(recovered), bool(recovered)
     ledger.requests[made.id] = made
     ledger.clients[made.client].requests.add(made.id)
     ledger.enqueue(made)

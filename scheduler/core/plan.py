@@ -14,7 +14,8 @@ from .limits import Limits
 from .policies import Policy, Want, lowered, wanted_lens
 from .prefix import open_for
 
-Planned = tuple[Request, request.Event, Seed | Decode]
+# The last one says what kept a draft shorter than the policy wanted it, for the numbers; nothing if it got its way.
+Planned = tuple[Request, request.Event, Seed | Decode, str]
 
 # Bound once for the path of every row.
 PLAN_VERIFY, PLAN_ANCHOR = request.Event.PLAN_VERIFY, request.Event.PLAN_ANCHOR
@@ -37,9 +38,11 @@ def plan(ledger: Ledger, limits: Limits, policy: Policy) -> list[Planned]:
     block_len = ledger.worker.capacity.block_len if ledger.worker.capacity is not None else 0
     if (block_len + 1) * len(decoding) > budget:  # somebody may be left out: whoever waited longest goes first
         decoding.sort(key=lambda one: (one.last_step_id, one.order))
-    wanted = _wanted(policy, [*decoding, *seeding], ledger, limits, block_len=block_len)
-    planned = list(_decode_rows(decoding, wanted, ledger, limits, budget=budget, block_len=block_len))
-    budget = limits.max_step_tokens - sum(row.draft_len + 1 for _, _, row in planned if isinstance(row, Decode))
+    rows = [*decoding, *seeding]
+    asked = wanted_lens(policy, rows, ledger) if block_len else [0] * len(rows)  # without a drafter nobody is asked
+    wanted = _lowered(asked, rows, limits, block_len=block_len) if block_len else asked
+    planned = list(_decode_rows(decoding, asked, wanted, ledger, limits, budget=budget, block_len=block_len))
+    budget = limits.max_step_tokens - sum(row.draft_len + 1 for _, _, row, _ in planned if isinstance(row, Decode))
     planned += _chunks(seeding, wanted[len(decoding) :], ledger, limits, budget=budget, block_len=block_len)
     return planned
 
@@ -68,12 +71,10 @@ def lengths(remaining: int, held_len: int, *, wanted: int | Want, block_len: int
     return draft_len, propose_len
 
 
-def _wanted(
-    policy: Policy, rows: list[Request], ledger: Ledger, limits: Limits, *, block_len: int
+def _lowered(
+    asked: Sequence[int | Want], rows: list[Request], limits: Limits, *, block_len: int
 ) -> Sequence[int | Want]:
-    """The policy's word, lowered by the engine's and the request's own maximum; without a drafter nobody wants one."""
-    if block_len == 0:
-        return [0] * len(rows)
+    """The policy's word, lowered by the engine's and the request's own maximum."""
     most = block_len if limits.max_draft_len is None else limits.max_draft_len
     return [
         lowered(
@@ -81,7 +82,7 @@ def _wanted(
             most if one.options.max_draft_len is None else min(most, one.options.max_draft_len),
             block_len=block_len,
         )
-        for want, one in zip(wanted_lens(policy, rows, ledger), rows, strict=True)
+        for want, one in zip(asked, rows, strict=True)
     ]
 
 
@@ -92,10 +93,17 @@ def _slot_of(one: Request, ledger: Ledger) -> Slot:
 
 
 def _decode_rows(
-    rows: list[Request], wanted: Sequence[int | Want], ledger: Ledger, limits: Limits, *, budget: int, block_len: int
+    rows: list[Request],
+    asked: Sequence[int | Want],
+    wanted: Sequence[int | Want],
+    ledger: Ledger,
+    limits: Limits,
+    *,
+    budget: int,
+    block_len: int,
 ) -> Iterator[Planned]:
     share = max(1, budget // max(1, len(rows)))  # tokens of a row whose length was told by its own draft, see below
-    for one, want in zip(rows, wanted, strict=False):
+    for one, ask, want in zip(rows, asked, wanted, strict=False):
         if budget < 1:
             return
         slot = _slot_of(one, ledger)
@@ -105,7 +113,22 @@ def _decode_rows(
         draft_len = min(draft_len, budget - 1, share - 1 if type(want) is Want else draft_len)
         budget -= draft_len + 1
         event = PLAN_VERIFY if draft_len > 0 else PLAN_ANCHOR
-        yield one, event, Decode(slot.id, slot.epoch, draft_len, propose_len)
+        goal = ask.verify if type(ask) is Want else ask or one.held_len
+        kept = "" if draft_len == goal and block_len else _keeps_short(one, draft_len, remaining, limits, block_len)
+        yield one, event, Decode(slot.id, slot.epoch, draft_len, propose_len), kept
+
+
+def _keeps_short(one: Request, draft_len: int, remaining: int, limits: Limits, block_len: int) -> str:
+    """The first of these that allows no more than `draft_len`. For the numbers alone."""
+    if block_len == 0:
+        return "no_drafter"
+    bounds = (
+        ("request", one.options.max_draft_len),
+        ("engine", limits.max_draft_len),
+        ("remaining", remaining - 1),
+        ("held", one.held_len),
+    )
+    return next((name for name, bound in bounds if bound == draft_len), "budget")
 
 
 def _chunks(
@@ -136,4 +159,5 @@ def _chunks(
                 output_len=len(one.output),
                 opens=opens,
             ),
+            "",
         )

@@ -31,12 +31,14 @@ from .ledger import Request, Slot, StepInFlight
 from .plan import remaining_len
 from .strict import given
 from .tables import Machine
+from .untold import cut_detail
 
 if TYPE_CHECKING:
     from .handle import Core
 
 # Bound once for the path of every row: looking an enum's member up costs as much as a small function.
 REQUEST, EMITTED = Machine.REQUEST, request.Event.EMITTED
+LOGPROB_ROUNDING = 1e-3  # a probability of 1 may come out a little above it
 
 
 @attrs.frozen
@@ -68,23 +70,15 @@ class Outcome:
     draft_len: int | None
     detail: PassDetail | None
     held_confidence: tuple[float, ...] | None = None
-
-    def count(self, one: Request) -> None:
-        one.num_drafted += self.held_len
-        if self.draft_len is None:
-            return
-        if len(one.verified_hist) <= self.draft_len:
-            grow = [0] * (self.draft_len + 1 - len(one.verified_hist))
-            one.verified_hist += grow
-            one.accepted_hist += grow
-        one.verified_hist[self.draft_len] += 1
-        one.accepted_hist[self.accepted_len] += 1
-        if self.draft_len > 0:
-            one.num_emitted_drafting += len(self.token_ids)
+    hold_len: int = 0  # how many of the output's last tokens nobody shall hear of yet
+    keep_len: int | None = None  # where a stop string cuts the whole output
 
 
 def cut(core: "Core", one: Request, row: Seed | Decode, emitted: Emitted) -> Outcome:
-    """Cut what the worker emitted at the first stop and at the limit; a stop inside the limit wins."""
+    """Cut what the worker emitted at the first stop and at the limit; a stop inside the limit wins.
+
+    A stop string that is complete no later than a stop id wins: the output ends before it then (`untold.py`).
+    """
     room = remaining_len(one, core.limits)
     token_ids = emitted.token_ids if len(emitted.token_ids) <= room else emitted.token_ids[:room]
     ending = "length" if len(token_ids) == room else None
@@ -94,14 +88,19 @@ def cut(core: "Core", one: Request, row: Seed | Decode, emitted: Emitted) -> Out
             if token_id in stops:
                 token_ids, ending = token_ids[: index + 1], "stop"
                 break
+    text_stop, keep_len = emitted.text_stop, None
+    if text_stop is not None and text_stop.found_len <= len(token_ids):
+        token_ids, ending, keep_len = token_ids[: text_stop.found_len], "stop", text_stop.keep_len
     return Outcome(
         token_ids=token_ids,
         accepted_len=min(emitted.accepted_len, len(token_ids)),
         held_len=emitted.held_len,
         ending=ending,
         draft_len=row.draft_len if type(row) is Decode else None,
-        detail=emitted.detail,
+        detail=cut_detail(emitted.detail, len(token_ids)),
         held_confidence=None if emitted.held_confidence_logits is None else tuple(emitted.held_confidence_logits),
+        hold_len=emitted.hold_len,
+        keep_len=keep_len,
     )
 
 
@@ -148,6 +147,19 @@ def _impossible_tokens(row: Seed | Decode, got: Emitted) -> str | None:
     logits = got.held_confidence_logits
     if logits is not None and (len(logits) != got.held_len or not all(map(math.isfinite, logits))):
         return f"held_confidence_logits = {logits}: expected {got.held_len} finite numbers, one for each draft"
+    return None if got.detail is None else _impossible_logprobs(got.detail, len(got.token_ids))
+
+
+def _impossible_logprobs(detail: PassDetail, length: int) -> str | None:
+    """One for each token, however many of the best beside it, and none of them a number that is no logarithm."""
+    own, top_ids, top = detail.logprobs, detail.top_token_ids, detail.top_logprobs
+    for name, each in (("logprobs", own), ("top_token_ids", top_ids), ("top_logprobs", top)):
+        if each is not None and len(each) != length:
+            return f"{len(each)} {name}: expected one for each of {length} tokens"
+    if not all(number <= LOGPROB_ROUNDING for number in own or ()):
+        return f"logprobs = {own}: expected numbers of at most 0"
+    if [len(each) for each in top_ids or ()] != [len(each) for each in top or ()]:
+        return "top_token_ids and top_logprobs of different lengths"
     return None
 
 

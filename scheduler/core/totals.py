@@ -8,6 +8,7 @@ from typing import Any
 
 from .ledger import Request
 from .results import Counts
+from .untold import told_len
 
 
 class Totals:
@@ -28,6 +29,7 @@ class Totals:
         self.tokens_drafted = 0
         self.emitted_drafting = 0
         self.prefix_tokens_reused = 0
+        self.drafts_short: dict[str, int] = {}  # decode rows whose draft was kept shorter than wanted, by what did it
         self.accepted_hist: list[int] = []
         self.verified_hist: list[int] = []
 
@@ -40,6 +42,9 @@ class Totals:
     def count_end(self, one: Request) -> None:
         self.ended[one.state.name] = self.ended.get(one.state.name, 0) + 1
         self._add(one)
+
+    def count_short(self, kept_by: str) -> None:
+        self.drafts_short[kept_by] = self.drafts_short.get(kept_by, 0) + 1
 
     def counts_of(self, one: Request) -> Counts:
         """What one request's rows sum up to."""
@@ -73,7 +78,7 @@ class Totals:
         }
 
     def _add(self, one: Request) -> None:
-        self.tokens_emitted += len(one.output)
+        self.tokens_emitted += told_len(one)
         self.tokens_drafted += one.num_drafted
         self.emitted_drafting += one.num_emitted_drafting
         self.prefix_tokens_reused += one.num_reused

@@ -132,6 +132,8 @@ def _decode(value: Any) -> Any:
     made_of = CLASSES[value["kind"]]
     fields = {}
     for one in attrs.fields(made_of):
+        if one.name not in value and one.default is not attrs.NOTHING:
+            continue  # a file from before there was such a field
         decoded = _decode(value[one.name])
         fields[one.name] = tuple(decoded) if get_origin(one.type) is tuple else decoded
     return made_of(**fields)

@@ -5,20 +5,23 @@ calls `receive` at the start of a poll and `send` at its end.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
 import structlog
 
-from ...statemachine.errors import PeerError, Refused
+from ...statemachine.errors import LocalError, PeerError, Refused
 from ..core import events, results
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.sockets import Router
+from .promises import ACCEPTED, CLIENT, EMITTED, ENDED, GONE, HEARD, Fact, Promises
 from .ratelimit import Drops
-from .translate import Client, Record, RequestOutput, Translate
+from .request_line import log_request
+from .telling import Record, RequestOutput, rest_of, tell
+from .translate import Client, Translate
 
 log = structlog.get_logger()
 SILENT_KEEP_ALIVES = 3  # so many missed, and a client counts as unreachable
@@ -35,7 +38,7 @@ class _Early:
 
 
 class ClientEdge:
-    """`questions` answers GetStats and GetHealth."""
+    """`questions` answers GetStats and GetHealth; `keep` takes each fact into `promises`, and perhaps to a journal."""
 
     def __init__(
         self,
@@ -46,16 +49,21 @@ class ClientEdge:
         max_early: int,
         questions: Callable[[wire.GetStats | wire.GetHealth], wire.Message],
         welcome: Callable[[Client], wire.Welcome],
+        promises: Promises,
+        keep: Callable[[Fact], None],
     ) -> None:
         self.router = router
         self.translate = translate
         self.drops = Drops("client_frame_dropped")
+        self.refused: Counter[str] = Counter()  # by code: requests that never reached the core
         self.ready = False
         self._silence_ns = int(SILENT_KEEP_ALIVES * keep_alive_s * 1e9)
         self._next_silence_check_ns = 0
         self._max_early = max_early
         self._questions = questions
         self._welcome = welcome
+        self._promises, self._keep = promises, keep
+        self._wall_ns = time.time_ns() - time.monotonic_ns()  # a time of facts over one of ours
         self._decoder = codec.from_client()
         self._early: deque[_Early] = deque()
         self._away: set[int] = set()
@@ -66,6 +74,9 @@ class ClientEdge:
     def receive(self, now_ns: int) -> Iterator[events.Input]:
         """Yield the events of what has arrived. The core must handle each before the next is asked for."""
         for identity, parts in self.router.receive():
+            if parts == [b""]:  # what a probing DEALER sends first on every connection
+                self.router.send(identity, codec.encode(wire.Connected()))
+                continue
             try:
                 if len(parts) != 1:
                     raise PeerError(f"message of a client: {len(parts)} parts, expected 1")
@@ -119,6 +130,9 @@ class ClientEdge:
             yield events.ClientHello(client.number)
         if isinstance(message, wire.GetStats | wire.GetHealth):
             self._told.append((client.number, None, self._questions(message)))
+        elif isinstance(message, wire.Heard):
+            if self._promises.ended_of(client.number, message.request_id) is not None:
+                self._keep([HEARD, client.number, message.request_id])
         elif isinstance(message, wire.Goodbye):
             self.drop_early(client.number)
             yield events.ClientGoodbye(client.number)
@@ -132,6 +146,8 @@ class ClientEdge:
             return
         hello = self.translate.hello(identity, message, now_ns)
         self._away.discard(hello.client)
+        if hello.client not in self._promises.clients:
+            self._keep([CLIENT, hello.client, self.translate.clients[hello.client].token])
         yield hello
 
     def _hello_first(self, identity: bytes, message: wire.ToScheduler) -> None:
@@ -144,12 +160,15 @@ class ClientEdge:
     def _request_or_early(
         self, client: Client, message: wire.Submit | wire.CancelRequest | wire.ResumeRequest, now_ns: int
     ) -> Iterator[events.Input]:
-        if self.ready:
+        early_cancel = isinstance(message, wire.CancelRequest) and message.request_id not in client.ids
+        if self.ready or not (early_cancel or isinstance(message, wire.Submit)):
             yield from self._request(client, message, now_ns)
         elif isinstance(message, wire.CancelRequest):
             self._cancel_early(client, message.request_id)
         elif isinstance(message, wire.ResumeRequest):
-            self._refuse(client, message.request_id, Refused("UNKNOWN_ID", "nothing has been accepted yet"))
+            raise LocalError("a resume never waits for the first READY")
+        elif any(early.client == client.number and early.message == message for early in self._early):
+            log.debug("submit_repeated", client=client.number, request_id=message.request_id)  # it waits already
         elif self.num_early >= self._max_early:
             self._refuse(client, message.request_id, Refused("QUEUE_FULL", "no worker is ready, and the queue is full"))
         else:
@@ -177,9 +196,12 @@ class ClientEdge:
     ) -> Iterator[events.Input]:
         try:
             if isinstance(message, wire.Submit):
+                if self._promises.ended_of(client.number, message.request_id) is not None:
+                    text = "a request of this id has ended and is kept for its client until it says Heard"
+                    raise Refused("DUPLICATE_ID", text)
                 yield self.translate.submit(client, message, now_ns)
             elif isinstance(message, wire.ResumeRequest):
-                yield self.translate.resume(client, message)
+                yield from self._resume(client, message, now_ns)
             else:
                 event = self.translate.cancel(client, message)
                 if event is None:
@@ -190,7 +212,23 @@ class ClientEdge:
         except Refused as refused:
             self._refuse(client, message.request_id, refused)
 
+    def _resume(self, client: Client, message: wire.ResumeRequest, now_ns: int) -> Iterator[events.Input]:
+        """It is told anew that it was accepted, then its output, and its end if it has ended."""
+        ended = self._promises.ended_of(client.number, message.request_id)
+        if ended is not None:
+            again = self.translate.again(ended, message.from_index, now_ns)
+            self._told += [(client.number, None, one) for one in again]
+            return
+        mine = (client.number, message.request_id)
+        if any((early.client, early.message.request_id) == mine for early in self._early):
+            return  # it will be accepted when there is a worker
+        event = self.translate.resume(client, message)
+        record = self.translate.records[event.request]
+        self._told.append((client.number, record, results.Accepted(client.number, event.request)))
+        yield event
+
     def _refuse(self, client: Client, request_id: str, refused: Refused) -> None:
+        self.refused[refused.code] += 1
         answer = wire.Refused(code=refused.code, message=str(refused), request_id=request_id)
         self._told.append((client.number, None, answer))
 
@@ -200,50 +238,60 @@ class ClientEdge:
         """Settle the names of an output now; it is encoded and sent by `send`."""
         if isinstance(output, results.Welcome):
             client = self.translate.clients.get(output.client)
-            if client is not None:
+            if client is not None and client.identity is not None:  # a recovered one has not come yet
                 self._told.append((client.number, None, self._welcome(client)))
         elif isinstance(output, results.ForgetClient):
             self._away.discard(output.client)
             self.translate.forget(output.client)
+            self._keep([GONE, output.client])
         else:
-            self._told.append((output.client, self.translate.settle(output), output))
+            record = self.translate.settle(output)
+            self._promise(record, output)
+            self._told.append((output.client, record, output))
+
+    def _promise(self, record: Record, output: RequestOutput) -> None:
+        """What its client is about to hear, as a fact."""
+        if type(output) is results.Tokens:
+            if output.index == len(self._promises.requests[output.request].token_ids):  # else it is told again
+                self._keep([EMITTED, output.request, output.index, output.token_ids])
+        elif isinstance(output, results.Ended):
+            self._keep([ENDED, output, rest_of(record, output)])
+        elif isinstance(output, results.Accepted) and output.request not in self._promises.requests:
+            submit, deadline_ns = record.submit, record.submit.deadline_ns
+            if deadline_ns is not None:
+                submit = attrs.evolve(submit, deadline_ns=deadline_ns + self._wall_ns)
+            self._keep([ACCEPTED, submit, record.request_id, record.options])
+
+    def recover(self, now_ns: int) -> Iterator[events.Input]:
+        """Yield what the core must hear of those whom an earlier scheduler promised something; they are away."""
+        self._away.update(self._promises.clients)
+        for number, token in self._promises.clients.items():
+            yield self.translate.recover_client(number, token, now_ns)
+        for request in self._promises.live:
+            promise = self._promises.requests[request]
+            due_ns = promise.submit.deadline_ns
+            yield self.translate.recover(promise, None if due_ns is None else due_ns - self._wall_ns, now_ns)
+        for number in list(self._promises.clients):
+            yield events.ClientUnreachable(number)
 
     def send(self) -> None:
         """Encode and send what was taken, in its order, then what waits in outboxes."""
         told, self._told = self._told, []
         for number, record, output in told:
-            message = output if record is None else self.translate.tell(record, output)
+            message = output if record is None else tell(record, output)
             if isinstance(output, results.Ended):
-                self._canonical_line(record, output)
+                log_request(record, output)
             client = self.translate.clients.get(number)
             if client is not None and client.identity is not None:
                 self.router.send(client.identity, codec.encode(message))
         self.router.flush()
 
-    def close(self, last_word: str) -> None:
-        """Tell who is there that nobody will answer any more: a question that waits would wait in vain."""
-        farewell = codec.encode(wire.Refused(code="ENGINE_GONE", message=last_word))
-        for client in self.translate.clients.values():
-            if client.identity is not None:
-                self.router.send(client.identity, farewell)
-        self.router.close(linger_ms=LINGER_MS)
+    def close(self, last_word: str | None) -> None:
+        """Tell who is there that nobody will answer any more: a question that waits would wait in vain.
 
-    def _canonical_line(self, record: Record | None, ended: results.Ended) -> None:
-        """One line a request, with all that one would ask of it."""
-        counts = ended.counts
-        drafting = counts.num_passes - counts.num_zero_passes
-        log.info(
-            "request",
-            client=ended.client,
-            request_id=record.request_id if record else None,
-            label=record.label if record else None,
-            state=ended.state,
-            reason=ended.reason,
-            prompt_len=ended.prompt_len,
-            output_len=ended.output_len,
-            seconds=round((time.monotonic_ns() - record.arrived_ns) / 1e9, 6) if record else None,
-            passes=counts.num_passes,
-            zero_passes=counts.num_zero_passes,
-            acceptance_len=round(counts.num_emitted_drafting / drafting, 3) if drafting else None,
-            restarts=counts.num_restarts,
-        )
+        None: somebody will, so nothing is said.
+        """
+        for client in self.translate.clients.values():
+            if client.identity is not None and last_word is not None:
+                self.router.send(client.identity, codec.encode(wire.Refused(code="ENGINE_GONE", message=last_word)))
+        self.router.close(linger_ms=LINGER_MS)

@@ -4,9 +4,7 @@ Owns a child process on a socket in a private folder; the end of the block remov
 notebooks and tests.
 """
 
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..wire.client import Client
-from ..wire.conversation import EngineLost
+from ..wire.result import EngineLost
 from .config import Settings
 from .folders import PrivateFolder
+from .run import start
 
 _STOP_S = 10.0
 _TURN_S = 2.0
@@ -35,7 +34,7 @@ def local(
     folder = PrivateFolder()
     try:
         resolved = Settings.from_mapping({"bind": f"ipc://{folder.path}/engine", **settings})
-        process = start(resolved, log=log)
+        process = start(resolved, respawn=resolved.journal is not None, log=log)
         try:
             _wait_until_served(resolved.bind, process, wait_s)
             with Client(resolved.bind, timeout_s=timeout_s) as client:
@@ -61,12 +60,6 @@ def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: fl
             if time.monotonic() > until:
                 raise
     raise EngineLost(f"the engine at {bind} ended with status {process.returncode} before it served")
-
-
-def start(settings: Settings, *, log: Any = None) -> "subprocess.Popen[bytes]":
-    """Start an engine as a child that dies with us."""
-    command = [sys.executable, "-m", f"{__package__}.run", settings.to_json(), "--parent-pid", str(os.getpid())]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
 
 
 def stop(process: "subprocess.Popen[bytes]") -> int:

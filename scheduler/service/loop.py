@@ -11,29 +11,36 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import msgspec
 import structlog
 import zmq
 
-from ...statemachine.errors import Refused, refuse_all
 from ..core import events, results
 from ..core.handle import Core
 from ..core.policies import Policy, start_warnings
 from ..wire import messages as wire
+from ..wire.curve import server_keys
 from ..wire.sockets import Router
 from .clients import ClientEdge
 from .config import Settings
 from .cost_files import read_costs
 from .folders import PrivateFolder
-from .policy_settings import KEYS, check_policy
+from .journal import Journal, open_journal
+from .policy_settings import only_policy
+from .promises import Fact, Promises
+from .recorded import Recorded
+from .service_view import describe_service
 from .supervisor import Supervisor
 from .text import Tokenizer, tokenizer_beside
-from .trace_writer import TraceWriter, open_trace
+from .trace_writer import open_trace
 from .translate import Client, Translate
+from .turn_watch import Unwatched, watch_transitions, watch_turns
 from .workers import WorkerEdge, WorkerOutput
+
+if TYPE_CHECKING:
+    from .metrics_server import MetricsServer
 
 log = structlog.get_logger()
 MAX_POLL_MS = 1000
@@ -46,40 +53,52 @@ class Service:
 
     def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
         self.settings = settings
-        self.core = Core(settings.limits(), _only_policy(settings, policy))
+        self.core = Core(settings.limits(), only_policy(settings, policy))
         self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
         self._costs = None if settings.cost_table is None else read_costs(Path(settings.cost_table))
-        self._trace: TraceWriter | None = None
-        self._trace_lost = ""  # why there is no trace any more
-        self._taken: list[tuple[events.Input, list[results.Output], str | None]] = []  # in this turn, for the trace
+        self._trace = Recorded(self.core, lambda request: self.translate.records[request].request_id)
+        self._promises = Promises(most_kept=settings.max_kept)
+        self._journal: Journal | None = None
         self._signals: list[int] = []
         self._finished = False
         self._was_ready = False
-        self._stopping = self._closing = False
+        self._stopping = self._closing = self._over = False
+        self._watch: Unwatched | MetricsServer = Unwatched()
         self._folder = PrivateFolder()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             self._open()
-            self._trace = open_trace(settings, self.core, own_policy=policy is not None)  # last: it leaves a file
+            self._journal = open_journal(settings, self._promises)
+            self._trace.writer = open_trace(
+                settings, self.core, own_policy=policy is not None
+            )  # last: it leaves a file
         except BaseException:
+            self._watch.close()
+            if self._journal is not None:
+                self._journal.close()
             self._context.destroy(linger=0)
             self._folder.remove()
             raise
 
     def _open(self) -> None:
         settings = self.settings
+        keys = None
+        if settings.curve_secret is not None and settings.curve_clients is not None:
+            keys = server_keys(Path(settings.curve_secret), Path(settings.curve_clients))
         self.clients = ClientEdge(
-            Router(self._context, settings.bind),
+            Router(self._context, settings.bind, keys=keys),
             self.translate,
             keep_alive_s=settings.heartbeat_s,
             max_early=settings.max_queue,
             questions=self._answer,
             welcome=self._welcome,
+            promises=self._promises,
+            keep=self._keep,
         )
         worker_router = Router(self._context, f"ipc://{self._folder.path}/worker")
         self.worker = WorkerEdge(
             worker_router,
-            Supervisor(worker_router.address),
+            Supervisor(worker_router.address, variables=settings.variables("logs", "log_level")),
             heartbeat_s=settings.heartbeat_s,
             init=self._init,
             on_ready=self._on_ready,
@@ -90,6 +109,8 @@ class Service:
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
+        watch_transitions(settings, self.core)
+        self._watch = watch_turns(settings, self.core, self.clients, self.worker, wake=self._wake)
 
     @property
     def address(self) -> str:
@@ -98,15 +119,18 @@ class Service:
 
     def run(self) -> int:
         """Serve until drained or stopped (0), or until no worker can be had that ever was ready (1)."""
-        log.info("serving", address=self.address, **attrs.asdict(self.settings))
+        log.info("serving", address=self.address, **self.settings.shown())
         for warning in start_warnings(self.core.policy, self.settings.num_slots):
             log.warning("policy_warning", warning=warning)
         try:
             self._do(self.core.start())
+            self._feed(self.clients.recover(time.monotonic_ns()), [])
             while not self._finished:
                 self.turn()
                 if not self._was_ready and self.core.health()[2] == "ABANDONED":
+                    self._over = True
                     return self._give_up()
+            self._over = True
             return 0
         finally:
             self.close()
@@ -117,7 +141,8 @@ class Service:
         now_ns = time.monotonic_ns()
         outputs: list[WorkerOutput] = []
         if self.worker.router.socket in found:
-            self._feed(self.worker.receive(now_ns), outputs)
+            heard = self.worker.receive(now_ns)
+            self._feed((self.translate.mark_stops(event, self.core.ledger) for event in heard), outputs)
         self._feed(self.worker.watch(exited=self.worker.registered in found), outputs)
         if self._wake_read in found:
             self._feed(self._signalled(), outputs)
@@ -130,16 +155,21 @@ class Service:
         self._feed((events.Tick(time.monotonic_ns()),), outputs)
         for output in outputs:
             self.worker.obey(output)
-        self.clients.send()
-        self._write_trace()
+        self._watch.obeyed(now_ns)
+        self._tell()
+        self._trace.write()
+        self._watch.end_turn(now_ns)
         self.worker.ping(now_ns)
 
     def stop_from_signal(self, number: int, frame: Any) -> None:
         """A signal handler: the first SIGTERM drains, everything after it stops."""
         self._signals.append(number)
         if not self._closing:
-            with suppress(BlockingIOError):  # it is awake
-                os.write(self._wake_write, b"s")
+            self._wake()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):  # it is awake
+            os.write(self._wake_write, b"w")
 
     def install_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,15 +178,19 @@ class Service:
     def close(self) -> None:
         """Kill the worker, say the last words, remove what was made. Idempotent is not needed: `run` calls it once."""
         self._closing = True  # a signal from here on changes nothing
+        self._watch.close()
         self.worker.close()
-        self.clients.close("; ".join(self.core.health()[3]) or "the engine has ended")
+        # After a crash that a journal outlives nobody says farewell: clients wait for the next scheduler.
+        goes_on = self._journal is not None and not self._over
+        self.clients.close(None if goes_on else "; ".join(self.core.health()[3]) or "the engine has ended")
         os.close(self._wake_read)
         os.close(self._wake_write)
         self._context.term()
         self._folder.remove()
-        self._write_trace()
-        if self._trace is not None:
-            self._trace.close()
+        self._trace.write()
+        self._trace.close()
+        if self._journal is not None:
+            self._journal.close()
 
     # ---- parts of a turn ----------------------------------------------------------------------------------------
 
@@ -174,50 +208,15 @@ class Service:
     def _feed(self, inputs: Iterable[events.Input], outputs: list[WorkerOutput]) -> None:
         """Let the core handle each input before the next is made, and settle names in between."""
         for event in inputs:
-            for output in self._handle(event):
+            handled = self._trace.handle(event)
+            self._watch.took(event, handled)
+            for output in handled:
                 if isinstance(output, _FOR_WORKER):
                     outputs.append(output)
                 elif isinstance(output, results.EngineStopped):
                     self._finished = True
                 else:
                     self.clients.take(output)
-
-    def _handle(self, event: events.Input) -> list[results.Output]:
-        if self._trace is None:
-            return self.core.handle(event)
-        try:
-            outputs = self.core.handle(event)
-        except Exception as error:
-            self._write_trace(failed=(event, error))
-            raise
-        name = self.translate.records[event.request].request_id if type(event) is events.Submit else None
-        self._taken.append((event, outputs, name))
-        return outputs
-
-    def _write_trace(self, *, failed: tuple[events.Input, Exception] | None = None) -> None:
-        """Write what this turn took. A disk that fails ends the trace, not the engine; the log and health say so."""
-        if self._trace is None:
-            return
-        try:
-            for event, outputs, name in self._taken:
-                self._trace.took(event, outputs, name=name)
-            if failed is None:
-                self._trace.end_turn()
-            else:  # no other file may begin: there is no snapshot of a core that broke
-                self._trace.failed(*failed)
-                self._trace.close()
-                self._trace = None
-        except (OSError, Refused) as error:
-            self._lose_trace(error)
-        self._taken.clear()
-
-    def _lose_trace(self, error: Exception) -> None:
-        self._trace_lost = f"the trace ended: {error}"
-        log.error("trace_ended", error=str(error))
-        if self._trace is not None:
-            with suppress(OSError):  # what it still held cannot be written either
-                self._trace.close()
-        self._trace = None
 
     def _do(self, outputs: Iterable[results.Output]) -> None:
         for output in outputs:
@@ -239,8 +238,17 @@ class Service:
         log.error("no_worker", reasons=reasons)
         outputs: list[WorkerOutput] = []
         self._feed(self.clients.release(time.monotonic_ns()), outputs)
-        self.clients.send()
+        self._tell()
         return 1
+
+    def _tell(self) -> None:
+        """What clients hear is kept before they hear it."""
+        if self._journal is not None:
+            self._journal.commit()
+        self.clients.send()
+
+    def _keep(self, fact: Fact) -> None:
+        (self._promises if self._journal is None else self._journal).add(fact)
 
     # ---- answers ------------------------------------------------------------------------------------------------
 
@@ -256,8 +264,8 @@ class Service:
         log.info("worker_ready", session=ready.session, block_len=ready.block_len, lost=list(ready.lost))
         self._costs = self._costs or ready.costs
         self.translate.vocab_size = ready.vocab_size
-        if self._trace is not None:
-            self._trace.know_vocabulary(ready.vocab_size)
+        if self._trace.writer is not None:
+            self._trace.writer.know_vocabulary(ready.vocab_size)
         self.translate.eos_token_ids = frozenset(ready.eos_token_ids)
 
     def _welcome(self, client: Client) -> wire.Welcome:
@@ -268,29 +276,15 @@ class Service:
             num_slots=self.settings.num_slots,
             max_model_len=self.settings.max_model_len,
             has_text=self.translate.tokenizer is not None,
+            resumed=client.resumed,
         )
 
     def _answer(self, question: wire.GetStats | wire.GetHealth) -> wire.Message:
         if isinstance(question, wire.GetHealth):
             ok, engine, worker, reasons = self.core.health()
-            if self._trace_lost:
-                ok, reasons = False, [*reasons, self._trace_lost]
+            if self._trace.lost:
+                ok, reasons = False, [*reasons, self._trace.lost]
             return wire.Health(ok=ok, engine=engine, worker=worker, reasons=reasons)
-        dropped = {"client_frames_dropped": self.clients.drops.count, "worker_frames_dropped": self.worker.drops.count}
         return wire.Stats(
-            values={**self.core.stats(), **self.worker.times, **dropped, "early_len": self.clients.num_early}
+            values=describe_service(self.core, self.settings, self.clients, self.worker, metrics_url=self._watch.url)
         )
-
-
-def _only_policy(settings: Settings, policy: Policy | None) -> Policy:
-    """The policy that was passed, or that of the settings; both would leave one of them ignored."""
-    if policy is None:
-        return settings.draft_policy()
-    check_policy(policy, "policy")
-    keys = (*KEYS, "confidence_calibration")
-    named = [f"{key} = {getattr(settings, key)!r}" for key in keys if getattr(settings, key) is not None]
-    limit = settings.max_draft_len
-    if limit is not None and policy.max_len is not None and policy.max_len > limit:
-        named.append(f"max_draft_len = {limit}, it wants {policy.max_len}")
-    refuse_all(f"policy {policy.name} is passed as an object", [f"{one}: expected no such setting" for one in named])
-    return policy

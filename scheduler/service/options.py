@@ -16,6 +16,9 @@ from ..wire.messages import RequestOptions
 _MAX_I64 = 2**63
 _MAX_SHOWN = 80  # characters of one value, and
 _MAX_PROBLEMS = 20  # how many problems one refusal lists: it must stay far smaller than a frame
+_MAX_STOPS = 16
+_MAX_STOP_LEN = 256  # characters: so many may be held back
+_MAX_TOP_LOGPROBS = 20
 _MAX_LABEL = 256  # characters: it goes into the log line of its request
 
 
@@ -33,6 +36,14 @@ def _flag(value: Any) -> bool:
 
 def _ids(value: Any) -> bool:
     return type(value) is list and all(map(_integer(0), value))
+
+
+def _texts(value: Any) -> bool:
+    return (
+        type(value) is list
+        and len(value) <= _MAX_STOPS
+        and all(type(one) is str and 1 <= len(one) <= _MAX_STOP_LEN for one in value)
+    )
 
 
 _COUNT = (_integer(1), "an integer in 1..2**63 - 1")
@@ -60,6 +71,17 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: type(value) is str and len(value) <= _MAX_LABEL,
         f"text of at most {_MAX_LABEL} characters",
     ),
+    "stop": (_texts, f"a list of at most {_MAX_STOPS} texts of 1..{_MAX_STOP_LEN} characters"),
+    "min_tokens": _SIZE,
+    "logprobs": _FLAG,
+    "top_logprobs": (_integer(0, _MAX_TOP_LOGPROBS + 1), f"an integer in 0..{_MAX_TOP_LOGPROBS}"),
+    "priority": (_integer(-(2**31), 2**31), "an integer in -2**31..2**31 - 1"),
+}
+_HINTS = {
+    "n": "n samples are n requests with sample_index 0..n - 1 and one seed, as Client.samples makes them",
+    "stop_strings": "the option is called stop",
+    "max_new_tokens": "the option is called max_tokens",
+    "min_new_tokens": "the option is called min_tokens",
 }
 _GLANCE = reprlib.Repr()  # looks at a few entries and levels, so that no value can cost more than its refusal
 _GLANCE.maxlevel = 2
@@ -76,15 +98,36 @@ def read_options(raw: msgspec.Raw) -> RequestOptions:
     if type(given) is not dict:
         raise Refused("BAD_OPTION", f"options = {_shown(given)}: expected a map of names to values")
     unknown = [name for name in given if name not in _RULES]
-    problems = [f"{_shown(name)}: unknown, expected one of {', '.join(_RULES)}" for name in unknown]
+    problems = [f"{_shown(name)}: unknown, expected {_instead(name)}" for name in unknown]
     for name, value in given.items():
         if name in _RULES and not _passes(name, value):
             problems.append(f"{name} = {_shown(value)}: expected {_RULES[name][1]}")
+    problems += [] if problems else _at_odds(RequestOptions(**given))
     if len(problems) > _MAX_PROBLEMS:
         problems[_MAX_PROBLEMS:] = [f"and {len(problems) - _MAX_PROBLEMS} more"]
     if problems:
         raise Refused("UNSUPPORTED_OPTION" if unknown else "BAD_OPTION", "; ".join(problems))
     return RequestOptions(**given)
+
+
+def expected_of(name: str) -> str:
+    """Return what is expected of an option, in words."""
+    return _RULES[name][1]
+
+
+def _at_odds(options: RequestOptions) -> list[str]:
+    """Options that are fit one by one and not together."""
+    problems = []
+    if options.min_tokens > options.max_tokens:
+        problems.append(f"min_tokens = {options.min_tokens}: expected at most max_tokens = {options.max_tokens}")
+    if options.top_logprobs and not options.logprobs:
+        problems.append(f"top_logprobs = {options.top_logprobs}: expected 0 without logprobs = true")
+    return problems
+
+
+def _instead(name: Any) -> str:
+    hint = _HINTS.get(name) if isinstance(name, str) else None
+    return f"one of {', '.join(_RULES)}" + (f" ({hint})" if hint else "")
 
 
 def _passes(name: str, value: Any) -> bool:

@@ -25,8 +25,10 @@ CLASSES: dict[str, type[Any]] = {
     if isinstance(made, type) and attrs.has(made)
 }
 PLAIN = (int, float, str, bool, type(None))
-TOKEN_FIELDS = ("prompt", "token_ids", "stop_token_ids", "draft_token_ids")
-TEXT_FIELDS = ("salt",)  # of a client's own choice
+TOKEN_FIELDS = ("prompt", "token_ids", "stop_token_ids", "draft_token_ids", "masked_token_ids", "top_token_ids")
+TEXT_FIELDS = ("salt", "stop")  # of a client's own choice
+# How many fields these always spell out; later ones are left out at their defaults, as in traces from before them.
+FIRST_FIELDS = {"Params": 8, "Options": 5, "PassDetail": 3, "Emitted": 7, "Limits": 17}
 
 
 def pack(value: Any) -> Any:
@@ -38,15 +40,21 @@ class Packing:
     """`pack` with every token id replaced by `rename(id)`, and every text of a client's by `hide(text)`."""
 
     def __init__(self, rename: Callable[[int], int], hide: Callable[[str], str]) -> None:
-        self._rename, self.hidden = rename, hide
+        self._rename, self._hide = rename, hide
         self._packers = _packers(self)
 
     def pack(self, value: Any) -> Any:
         return self._packers[type(value)](value)
 
     def renamed(self, ids: Any) -> Any:
-        """`ids` is None or a list, tuple or frozen set of token ids."""
-        return None if ids is None else type(ids)(self._rename(one) for one in ids)
+        """`ids` is None or a list, tuple or frozen set of token ids, or of such lists."""
+        if isinstance(ids, int):
+            return self._rename(ids)
+        return None if ids is None else type(ids)(self.renamed(one) for one in ids)
+
+    def hidden(self, text: Any) -> Any:
+        """`text` is a text or a tuple of texts."""
+        return self._hide(text) if isinstance(text, str) else tuple(map(self._hide, text))
 
 
 def as_map(value: Any) -> Any:
@@ -65,7 +73,7 @@ def unpack(value: Any) -> Any:
         raise Refused("BAD_FILE", f"{_glance(value)}: expected [class name, fields ...]")
     made, shape, deep, names = _FORMS[value[0]]
     try:
-        fields = msgspec.convert(value[1:], shape)
+        fields = msgspec.convert([*value[1:], *_left_out(value)], shape)
         if deep:
             fields = list(fields)
             for index, read in deep:
@@ -73,6 +81,12 @@ def unpack(value: Any) -> Any:
         return made(*fields) if names is None else made(**dict(zip(names, fields, strict=True)))
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         raise Refused("BAD_FILE", f"{made.__name__}: {error}") from error
+
+
+def _left_out(value: list[Any]) -> tuple[Any, ...]:
+    """The defaults of the fields that `value` was spelled without."""
+    first = FIRST_FIELDS.get(value[0])
+    return () if first is None else _DEFAULTS[value[0]][max(0, len(value) - 1 - first) :]
 
 
 # ---- packing ------------------------------------------------------------------------------------------------------
@@ -99,6 +113,7 @@ def _packer(made: type[Any], packers: Packers, redacting: Packing | None) -> Pac
         changed += [(index + 1, redacting.renamed) for index, one in enumerate(names) if one in TOKEN_FIELDS]
         changed += [(index + 1, redacting.hidden) for index, one in enumerate(names) if one in TEXT_FIELDS]
     get = attrgetter(*names) if len(names) > 1 else None
+    later = _DEFAULTS.get(name, ())
 
     def packed(value: Any) -> list[Any]:
         line = [name, *(get(value) if get is not None else [getattr(value, one) for one in names])]
@@ -106,6 +121,10 @@ def _packer(made: type[Any], packers: Packers, redacting: Packing | None) -> Pac
             line[index] = change(line[index])
         for index in deep:
             line[index] = _deep(line[index], packers)
+        for default in reversed(later):
+            if line[-1] != default:
+                break
+            line.pop()
         return line
 
     return packed
@@ -181,5 +200,8 @@ def _glance(value: Any) -> str:
 
 for _made in CLASSES.values():
     attrs.resolve_types(_made)
+_DEFAULTS = {
+    name: tuple(one.default for one in attrs.fields(CLASSES[name])[first:]) for name, first in FIRST_FIELDS.items()
+}
 _PLAIN = _packers()
 _FORMS = {name: _form(made) for name, made in CLASSES.items()}

@@ -7,7 +7,7 @@ group `dsparkd.policies`). `config.py` calls it; the core only ever sees the pol
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,6 +17,9 @@ from ..core.policies.auto import Auto
 from ..core.policies.confidence import Confidence
 from ..core.policies.schedule import MaxConcurrency, schedule_of, schedule_pairs, schedule_problems
 from .calibration_files import read_calibration
+
+if TYPE_CHECKING:
+    from .config import Settings
 
 DEFAULT = "auto"
 WITHOUT_COSTS = "fixed:7"  # the default of an engine that was told to know no step times
@@ -118,3 +121,17 @@ def _text_problems(text: str, limit: int | None) -> list[str]:
     if limit is not None and policy.max_len is not None and policy.max_len > limit:
         return [f"policy = {text!r} wants more than max_draft_len = {limit}"]
     return []
+
+
+def only_policy(settings: "Settings", policy: Policy | None) -> Policy:
+    """The policy that was passed, or that of the settings; both would leave one of them ignored."""
+    if policy is None:
+        return settings.draft_policy()
+    check_policy(policy, "policy")
+    keys = (*KEYS, "confidence_calibration")
+    named = [f"{key} = {getattr(settings, key)!r}" for key in keys if getattr(settings, key) is not None]
+    limit = settings.max_draft_len
+    if limit is not None and policy.max_len is not None and policy.max_len > limit:
+        named.append(f"max_draft_len = {limit}, it wants {policy.max_len}")
+    refuse_all(f"policy {policy.name} is passed as an object", [f"{one}: expected no such setting" for one in named])
+    return policy

@@ -5,35 +5,62 @@ for people.
 """
 
 import argparse
+import os
+import subprocess
 import sys
+import traceback
+from typing import Any
 
-from ...statemachine.errors import EngineError
+from ...statemachine.errors import EngineError, LocalError
 from ..wire.workerside import die_with_parent
 from .config import Settings
+from .journal import JournalLost
 from .logs import configure_logs
 from .loop import Service
+from .respawn import BROKEN, Parent
 
 
-def serve(settings: Settings) -> int:
-    """Run an engine in this process until it is told to stop; return the exit status."""
+def serve(settings: Settings, *, respawn: bool = False) -> int:
+    """Run an engine until it is told to stop; return the exit status.
+
+    In this process, or with `respawn` in a child that is replaced when it dies.
+    """
+    if respawn:
+        parent = Parent(lambda: start(settings), budget=settings.respawn_budget)
+        parent.install_signals()
+        return parent.run()
     service = Service(settings)
     service.install_signals()
     return service.run()
+
+
+def start(settings: Settings, *, respawn: bool = False, log: Any = None) -> "subprocess.Popen[bytes]":
+    """Start an engine as a child that dies with us."""
+    command = [sys.executable, "-m", __spec__.name, settings.to_json(), "--parent-pid", str(os.getpid())]
+    return subprocess.Popen([*command, *(["--respawn"] if respawn else [])], stdin=subprocess.DEVNULL, stderr=log)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="dsparkd-service")
     parser.add_argument("settings", help="settings as a JSON object")
     parser.add_argument("--parent-pid", type=int, help="end when this parent dies")
+    parser.add_argument("--respawn", action="store_true", help="serve in a child, and replace it when it dies")
     arguments = parser.parse_args()
-    configure_logs()
     if arguments.parent_pid is not None:
         die_with_parent(arguments.parent_pid)
     try:
-        return serve(Settings.from_json(arguments.settings))
+        settings = Settings.from_json(arguments.settings)
+        configure_logs(settings.logs, settings.log_level)
+        return serve(settings, respawn=arguments.respawn)
+    except (LocalError, JournalLost) as error:
+        print(f"dsparkd: {error}", file=sys.stderr)
+        return BROKEN
     except EngineError as error:
         print(f"dsparkd: {error}", file=sys.stderr)
         return 1
+    except Exception:  # our bug, as a LocalError is
+        traceback.print_exc()
+        return BROKEN
 
 
 if __name__ == "__main__":

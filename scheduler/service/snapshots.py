@@ -84,8 +84,8 @@ def _thaw(core: Core, frozen: Any) -> None:
     ledger.engine = _record(type(ledger.engine), frozen["engine"])
     ledger.timers = {(Timer(timer), subject): (delay, due) for timer, subject, delay, due in frozen["timers"]}
     ledger.deadlines = [(due, order, key) for due, order, key in frozen["deadlines"]]
-    for name, known in vars(core.totals).items():
-        setattr(core.totals, name, msgspec.convert(frozen["totals"][name], _TOTALS[type(known)]))
+    for name, known in vars(core.totals).items():  # older traces lack what was not counted yet
+        setattr(core.totals, name, msgspec.convert(frozen["totals"].get(name, known), _TOTALS[type(known)]))
     fired = msgspec.convert(frozen["fired"], list[list[int]])
     if [len(counts) for counts in fired] != [len(counts) for counts in core.fired]:
         raise ValueError("counts of other tables' rows")
@@ -101,7 +101,7 @@ def _plain(name: str, value: Any, redacting: Packing | None) -> Any:
         value = redacting.hidden(value)
     if attrs.has(type(value)):
         return {"object": packed(value)}
-    if name == "rows":
+    if name in ("rows", "untold"):
         return {"objects": [packed(one) for one in value]}
     if isinstance(value, tuple):
         return {"tuple": list(value)}

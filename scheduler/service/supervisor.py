@@ -9,6 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import attrs
 import structlog
@@ -33,10 +34,11 @@ class Child:
 
 
 class Supervisor:
-    """At most one worker lives at a time. `address` is where it connects."""
+    """At most one worker lives at a time. `address` is where it connects, `variables` it finds in its environment."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, variables: Mapping[str, str]) -> None:
         self.address = address
+        self._variables = variables
         self._child: Child | None = None
 
     @property
@@ -50,7 +52,7 @@ class Supervisor:
         token = secrets.token_urlsafe(24)
         command = [sys.executable, "-m", _PACKAGE, "worker", "--connect", self.address]
         command += ["--session", str(session), "--parent-pid", str(os.getpid())]
-        environment = {**HABITS, **os.environ, TOKEN_VARIABLE: token}
+        environment = {**HABITS, **os.environ, **self._variables, TOKEN_VARIABLE: token}
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
         self._child = Child(session, token, process, os.pidfd_open(process.pid))
         log.info("worker_spawned", session=session, pid=process.pid)

@@ -46,7 +46,7 @@ def tokenizer_beside(target: str) -> Tokenizer | None:
     return FileTokenizer(path) if path.is_file() else None
 
 
-class IncrementalText:
+class TextPieces:
     """The text of one growing output. The pieces that `push` and `flush` return, joined, are the whole text.
 
     It decodes the last piece's ids together with the new ones, for a token's text may depend on the one before it.
@@ -54,26 +54,27 @@ class IncrementalText:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._all: list[int] = []
         self._told: list[int] = []  # ids of the last piece: context, already told
         self._waiting: list[int] = []
+        self.is_whole = True  # the last push left no half a character behind
 
-    @property
-    def num_ids(self) -> int:
-        """How many ids were pushed."""
-        return len(self._all)
+    def copy(self) -> "TextPieces":
+        """One that goes on from here on its own."""
+        twin = TextPieces(self._tokenizer)
+        twin._told, twin._waiting, twin.is_whole = self._told, self._waiting.copy(), self.is_whole
+        return twin
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Add ids and return the text that is certain now; perhaps nothing."""
-        self._all.extend(token_ids)
         self._waiting.extend(token_ids)
         piece = self._piece()
-        return "" if piece.endswith(_UNFINISHED) else self._tell(piece)
-
-    def rewind(self, index: int) -> None:
-        """Go back to before output `index`: what is pushed next repeats what has been told from there on."""
-        del self._all[index:]
-        self._told, self._waiting = self._all.copy(), []
+        self.is_whole = not piece.endswith(_UNFINISHED)
+        if self.is_whole:
+            return self._tell(piece)
+        if len(token_ids) < 2:
+            return ""
+        del self._waiting[-len(token_ids) :]  # what comes before the half is certain, however tokens were divided
+        return "".join([TextPieces.push(self, [token_id]) for token_id in token_ids])
 
     def flush(self) -> str:
         """Return what was held back: the output is over, so half a character stays half."""
@@ -87,3 +88,30 @@ class IncrementalText:
         if piece:
             self._told, self._waiting = self._waiting, []
         return piece
+
+
+class IncrementalText(TextPieces):
+    """Pieces that can be told again from an earlier index on."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self._all: list[int] = []
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids were pushed."""
+        return len(self._all)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        self._all.extend(token_ids)
+        return super().push(token_ids)
+
+    def rewind(self, index: int) -> None:
+        """Go back to before output `index`: what is pushed next repeats what has been told from there on."""
+        before, self._all, self._told, self._waiting = self._all[:index], [], [], []
+        self.push_each(before)
+
+    def push_each(self, token_ids: Sequence[int]) -> None:
+        """Add ids that were told before: a half character that was held back after them is held back again."""
+        for token_id in token_ids:
+            self.push([token_id])

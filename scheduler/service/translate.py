@@ -8,31 +8,21 @@ all. `clients.py` calls it; `worker_rows.py` does the same for commands and repo
 import secrets
 
 import attrs
+import msgspec
 
 from ...statemachine.errors import Refused
 from ..core import events, results
+from ..core.ledger import Ledger
 from ..wire import messages as wire
+from .core_options import core_options
 from .options import read_options
+from .promises import Promise
+from .stops import StopFinder, mark_stops
+from .telling import Record, RequestOutput, tell_again
 from .text import IncrementalText, Tokenizer
-
-RequestOutput = results.Tokens | results.Accepted | results.Ended | results.CancelAck | results.Refusal
+from .told_logprobs import LogprobsTold
 
 MAX_CHARACTERS_A_TOKEN = 64  # a text longer than this for each position is no prompt, whatever its tokens are
-
-
-@attrs.define
-class Record:
-    """One interned request, until its terminal output."""
-
-    client: int
-    request_id: str
-    prompt_len: int
-    seed: int
-    passes: bool
-    label: str | None
-    arrived_ns: int
-    text: IncrementalText | None
-    accepted: bool = False
 
 
 @attrs.define
@@ -43,6 +33,8 @@ class Client:
     token: str
     identity: bytes | None
     heard_ns: int
+    outlived: bool = False  # it came with the token of an engine that is gone
+    resumed: bool = False  # it was here before its present connection
     ids: dict[str, int] = attrs.field(factory=dict)  # request id -> request
 
 
@@ -56,6 +48,7 @@ class Translate:
         self.eos_token_ids: frozenset[int] = frozenset()
         self.clients: dict[int, Client] = {}
         self.records: dict[int, Record] = {}
+        self.num_with_stops = 0  # of them
         self._by_identity: dict[bytes, Client] = {}
         self._by_token: dict[str, Client] = {}
         self._num_clients = 0
@@ -71,9 +64,12 @@ class Translate:
         client = self._by_identity.get(identity)
         if client is None and message.resume_token is not None:
             client = self._by_token.get(message.resume_token)
-        if client is None:
+        if client is not None:
+            client.resumed = True
+        else:
             self._num_clients += 1
-            client = Client(self._num_clients, secrets.token_urlsafe(16), None, now_ns)
+            outlived = message.resume_token is not None
+            client = Client(self._num_clients, secrets.token_urlsafe(16), None, now_ns, outlived)
             self.clients[client.number] = client
             self._by_token[client.token] = client
         self.part(client)
@@ -100,22 +96,39 @@ class Translate:
         options = read_options(message.options)
         prompt = self._prompt(message)
         seed = secrets.randbelow(2**63) if options.seed is None else options.seed
-        request = client.ids.get(message.request_id)
-        if request is None:
-            self._num_requests += 1
-            request = client.ids[message.request_id] = self._num_requests
-            self.records[request] = Record(
-                client=client.number,
-                request_id=message.request_id,
-                prompt_len=len(prompt),
-                seed=seed,
-                passes=options.passes,
-                label=options.label,
-                arrived_ns=now_ns,
-                text=IncrementalText(self.tokenizer) if self.tokenizer else None,
-            )
+        asked = core_options(options, seed=seed, eos_token_ids=self.eos_token_ids, vocab_size=self.vocab_size)
         deadline_ns = None if options.deadline_ms is None else now_ns + options.deadline_ms * 1_000_000
-        return events.Submit(client.number, request, prompt, self._options(options, seed), deadline_ns)
+        request = client.ids.get(message.request_id)
+        if request is not None:
+            return events.Submit(client.number, request, prompt, asked, deadline_ns)
+        submit = events.Submit(client.number, self._num_requests + 1, prompt, asked, deadline_ns)
+        record = self._record(submit, message.request_id, bytes(message.options), now_ns)
+        self._intern(client, record)
+        return submit
+
+    def _record(self, submit: events.Submit, request_id: str, raw: bytes, now_ns: int) -> Record:
+        options = read_options(msgspec.Raw(raw))
+        return Record(
+            client=submit.client,
+            request_id=request_id,
+            prompt_len=len(submit.prompt),
+            seed=submit.options.params.seed,
+            passes=options.passes,
+            label=options.label,
+            arrived_ns=now_ns,
+            text=IncrementalText(self.tokenizer) if self.tokenizer else None,
+            submit=submit,
+            options=raw,
+            stops=self._stops(options),
+            told=LogprobsTold() if options.logprobs else None,
+        )
+
+    def _intern(self, client: Client, record: Record) -> None:
+        request = record.submit.request
+        self._num_requests = max(self._num_requests, request)
+        self.records[request] = record
+        client.ids[record.request_id] = request
+        self.num_with_stops += record.stops is not None
 
     def cancel(self, client: Client, message: wire.CancelRequest) -> events.Cancel | None:
         """Return the event, or None when this client has no such request: there is nothing to cancel."""
@@ -124,11 +137,42 @@ class Translate:
 
     def resume(self, client: Client, message: wire.ResumeRequest) -> events.Resume:
         request = client.ids.get(message.request_id)
+        if request is None and client.outlived:
+            text = f"{message.request_id!r}: the engine was restarted and knows nothing of it"
+            raise Refused("ENGINE_RESTARTED", text)
         if request is None:
-            raise Refused("UNKNOWN_ID", f"{message.request_id!r}: no live request of this client has this id")
+            raise Refused("UNKNOWN_ID", f"{message.request_id!r}: no request of this client has this id")
         if message.from_index < 0:
             raise Refused("BAD_OPTION", f"from_index = {message.from_index}: expected 0 or more")
         return events.Resume(client.number, request, message.from_index)
+
+    # ---- what an earlier scheduler left -------------------------------------------------------------------------
+
+    def recover_client(self, number: int, token: str, now_ns: int) -> events.ClientHello:
+        """A client that is away: whoever brings its token is it."""
+        client = Client(number, token, None, now_ns)
+        self._num_clients = max(self._num_clients, number)
+        self.clients[number], self._by_token[token] = client, client
+        return events.ClientHello(number)
+
+    def recover(self, promise: Promise, deadline_ns: int | None, now_ns: int) -> events.Recover:
+        """A live request of a client that is known again. deadline_ns: on the clock of this process."""
+        submit = attrs.evolve(promise.submit, deadline_ns=deadline_ns)
+        record = self._record(submit, promise.request_id, promise.options, now_ns)
+        record.accepted = True
+        if record.text is not None:
+            record.text.push_each(promise.token_ids)
+        self._intern(self.clients[submit.client], record)
+        return events.Recover(submit, tuple(promise.token_ids))
+
+    def again(self, promise: Promise, from_index: int, now_ns: int) -> list[wire.Message]:
+        """What a request that has ended said, from output `from_index` on. Raises `Refused` for an index beyond it."""
+        if not 0 <= from_index <= len(promise.token_ids):
+            raise Refused("BAD_INDEX", f"from_index = {from_index}: expected 0..{len(promise.token_ids)}")
+        record = self._record(promise.submit, promise.request_id, promise.options, now_ns)
+        return tell_again(record, promise, from_index)
+
+    # ---- requests: what they say -----------------------------------------------------------------------------------
 
     def _prompt(self, message: wire.Submit) -> tuple[int, ...]:
         if (message.prompt is None) == (message.prompt_token_ids is None):
@@ -149,24 +193,18 @@ class Translate:
             raise Refused("BAD_TOKEN", f"token id {bad} at {prompt.index(bad)}: expected 0..{_top(self.vocab_size)}")
         return prompt
 
-    def _options(self, options: wire.RequestOptions, seed: int) -> events.Options:
-        stops = frozenset(options.stop_token_ids)
-        return events.Options(
-            max_tokens=options.max_tokens,
-            stop_token_ids=stops if options.ignore_eos else stops | self.eos_token_ids,
-            max_draft_len=options.max_draft_len,
-            salt=options.cache_salt or "",
-            params=events.Params(
-                temperature=float(options.temperature),
-                top_k=options.top_k,
-                top_p=float(options.top_p),
-                min_p=float(options.min_p),
-                seed=seed,
-                sample_index=options.sample_index,
-                margins=options.margins,
-                passes=options.passes,
-            ),
-        )
+    def _stops(self, options: wire.RequestOptions) -> StopFinder | None:
+        if not options.stop:
+            return None
+        if self.tokenizer is None:
+            raise Refused("TEXT_UNAVAILABLE", "stop is text, but this engine has no tokenizer: send stop_token_ids")
+        return StopFinder(self.tokenizer, options.stop, min_tokens=options.min_tokens)
+
+    def mark_stops(self, event: events.Input, ledger: Ledger) -> events.Input:
+        """Return a worker's event, a report with what its texts mean for the requests that have stop strings."""
+        if type(event) is events.Report and self.num_with_stops:
+            mark_stops(event, ledger, lambda request: self.records[request].stops)
+        return event
 
     # ---- requests: out ------------------------------------------------------------------------------------------
 
@@ -182,66 +220,11 @@ class Translate:
             record.accepted = True
         elif isinstance(output, results.Ended) or (isinstance(output, results.Refusal) and not record.accepted):
             del self.records[output.request]
+            self.num_with_stops -= record.stops is not None
             client = self.clients.get(record.client)
             if client is not None:
                 client.ids.pop(record.request_id, None)
         return record
-
-    def tell(self, record: Record, output: RequestOutput) -> wire.Message:
-        """Return what the client hears of `output`. Called in the order of outputs too, for the text's sake."""
-        if isinstance(output, results.Tokens):
-            return self._tokens(record, output)
-        if isinstance(output, results.Accepted):
-            return wire.Accepted(request_id=record.request_id, prompt_len=record.prompt_len, seed=record.seed)
-        if isinstance(output, results.Ended):
-            return self._finished(record, output)
-        if isinstance(output, results.CancelAck):
-            return wire.CancelAck(request_id=record.request_id, live=output.live)
-        return wire.Refused(code=output.code, message=output.message, request_id=record.request_id)
-
-    def _tokens(self, record: Record, output: results.Tokens) -> wire.Tokens:
-        detail = output.detail
-        verify = None
-        if record.passes and output.draft_len is not None:
-            verify = wire.Pass(
-                start_pos=output.start_pos,
-                draft_len=output.draft_len,
-                accepted_len=output.accepted_len,
-                emitted_token_ids=output.token_ids,
-                draft_token_ids=detail.draft_token_ids if detail else None,
-                confidence_logits=detail.confidence_logits if detail else None,
-            )
-        return wire.Tokens(
-            request_id=record.request_id,
-            index=output.index,
-            token_ids=output.token_ids,
-            accepted_len=output.accepted_len,
-            text=_text(record.text, output) if record.text else None,
-            verify=verify,
-            margins=detail.margins if detail else None,
-        )
-
-    def _finished(self, record: Record, output: results.Ended) -> wire.Finished:
-        counts = attrs.asdict(output.counts)
-        counts |= {name: list(counts[name]) for name in ("accepted_at", "verified_at")}
-        return wire.Finished(
-            request_id=record.request_id,
-            state=output.state,
-            reason=output.reason,
-            prompt_len=output.prompt_len,
-            output_len=output.output_len,
-            counts=wire.RequestCounts(**counts),
-            transitions=output.transitions,
-            text=record.text.flush() if record.text else None,
-            message=output.message,
-        )
-
-
-def _text(text: IncrementalText, output: results.Tokens) -> str:
-    """The text of `output`; a resumed stream hears some of it again."""
-    if output.draft_len is None and output.index < text.num_ids:
-        text.rewind(output.index)
-    return text.push(output.token_ids)
 
 
 def _top(vocab_size: int | None) -> str:

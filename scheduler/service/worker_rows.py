@@ -41,6 +41,10 @@ def _wire_seed(row: events.Seed) -> wire.Seed:
             params.sample_index,
             params.margins,
             params.passes,
+            params.min_tokens,
+            list(params.masked_token_ids),
+            params.logprobs,
+            params.top_logprobs,
         ),
         output_len=row.output_len,
         opens=None if opens is None else wire.Open(opens.keep_len, opens.source_slot, opens.source_epoch),
@@ -89,8 +93,15 @@ def core_costs(table: wire.CostTable) -> CostTable:
 def _core_row(row: wire.Emitted | wire.Seeded | wire.Scrubbed | wire.RowFault) -> events.ReportRow:
     if type(row) is wire.Emitted:
         detail = None
-        if row.draft_token_ids is not None or row.confidence_logits is not None or row.margins is not None:
-            detail = events.PassDetail(row.draft_token_ids, row.confidence_logits, row.margins)
+        if not (row.draft_token_ids is row.confidence_logits is row.margins is row.logprobs is None):
+            detail = events.PassDetail(
+                row.draft_token_ids,
+                row.confidence_logits,
+                row.margins,
+                row.logprobs,
+                row.top_token_ids,
+                row.top_logprobs,
+            )
         return events.Emitted(
             row.slot,
             row.epoch,

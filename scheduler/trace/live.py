@@ -75,7 +75,8 @@ def recorded_requests(path: Path) -> list[Recorded]:
 def wire_options(options: events.Options) -> dict[str, Any]:
     """The options that a client says for these of the core; end tokens of the checkpoint are among the stop ids."""
     params = attrs.asdict(options.params)
-    params.pop("passes")
+    for name in ("passes", "masked_token_ids"):  # the latter follow from the stop ids
+        params.pop(name)
     return {
         **params,
         "max_tokens": options.max_tokens,
@@ -83,6 +84,8 @@ def wire_options(options: events.Options) -> dict[str, Any]:
         "ignore_eos": True,
         "max_draft_len": options.max_draft_len,
         "cache_salt": options.salt or None,
+        "priority": options.priority,
+        "stop": list(options.stop),
     }
 
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import attrs
 
-from ...statemachine.errors import EngineError, refuse_all
+from ...statemachine.errors import refuse_all
 from ..core import events
+from .scripted_details import detail_of
+from .scripted_faults import Faults as Faults
+from .scripted_faults import RowRefused as RowRefused
+from .scripted_faults import ScriptedFault as ScriptedFault
 from .text_hash import EMPTY_HASH, MASK, hash_of, mix, push
 
 GREEDY_BELOW = 1e-5
@@ -20,23 +24,6 @@ Target = Callable[[Sequence[int]], int] | Sequence[int]  # of the text so far, o
 Propose = Callable[[Sequence[int], int], Sequence[int]]  # text so far (anchor included), how many -> drafts
 Acceptance = Callable[[int, int], int] | Sequence[int]  # of (blocks drafted in this tenancy, text length), or cycled
 Confidence = Callable[[int], Sequence[float]]  # of how many drafts of a block are true -> a logit for each
-
-
-class ScriptedFault(EngineError):
-    """A whole-step fault that was asked for, or a command that no lawful scheduler sends. Nothing moved."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-
-
-@attrs.frozen(kw_only=True)
-class Faults:
-    """What shall go wrong: steps by number (counted from 1), rows by (step number, slot)."""
-
-    steps: frozenset[int] = frozenset()  # fail before the commit
-    rows: frozenset[tuple[int, int]] = frozenset()
-    drafter: frozenset[int] = frozenset()  # the drafter fails after the commit: no draft is held, `lost` says so
 
 
 @attrs.define
@@ -49,19 +36,12 @@ class Slot:
     anchored: bool = False
     held: list[int] = attrs.field(factory=list)
     params: Any = None
+    free_pos: int = 0  # before this position none of the masked tokens of `params` is drawn
     num_blocks: int = 0
 
     @property
     def window_len(self) -> int:
         return len(self.text) - self.anchored
-
-
-class RowRefused(Exception):
-    """An entry check of one row failed."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class ScriptedModel:
@@ -134,9 +114,9 @@ class ScriptedModel:
 
     def continuation(self, text: Sequence[int], length: int, *, params: Any = None) -> list[int]:
         """Return the target's next `length` tokens after `text`: what any lawful engine emits."""
-        grown, state = list(text), hash_of(text)
+        grown, state, free_pos = list(text), hash_of(text), _free_pos(params, len(text), 0)
         for _ in range(length):
-            grown.append(self._token(grown, state, params))
+            grown.append(self._token(grown, state, params, free_pos))
             state = push(state, grown[-1])
         return grown[len(text) :]
 
@@ -167,7 +147,7 @@ class ScriptedModel:
                 raise RowRefused("TOKEN", f"token id {token_id}: expected 0..{self.vocab_size - 1}")
             slot.hash = push(slot.hash, token_id)
         slot.text.extend(row.token_ids)
-        slot.params = row.params
+        slot.params, slot.free_pos = row.params, _free_pos(row.params, len(slot.text), row.output_len)
         if not row.last:
             return slot, events.Seeded(row.slot, row.epoch)
         return self._emit(slot, row, accepted=[], drafts=drafts, draft=None)
@@ -186,7 +166,7 @@ class ScriptedModel:
         accepted: list[int] = []
         draft = before.held[: row.draft_len]
         for token_id in draft:
-            if token_id != self._token(slot.text, slot.hash, slot.params):
+            if token_id != self._token(slot.text, slot.hash, slot.params, slot.free_pos):
                 break
             accepted.append(token_id)
             self._append(slot, token_id)
@@ -196,7 +176,7 @@ class ScriptedModel:
         self, slot: Slot, row: Any, *, accepted: list[int], drafts: bool, draft: list[int] | None
     ) -> tuple[Slot, events.ReportRow]:
         """Sample the extra token, which becomes the anchor, then draft after it."""
-        extra = self._token(slot.text, slot.hash, slot.params)
+        extra = self._token(slot.text, slot.hash, slot.params, slot.free_pos)
         self._append(slot, extra)
         slot.anchored = True
         propose_len = row.propose_len if drafts else 0
@@ -204,8 +184,8 @@ class ScriptedModel:
             list(self._confidence(self._num_true(slot)))[:propose_len] if self._confidence and propose_len else None
         )
         slot.held = self._drafted(slot, propose_len) if propose_len else []
-        detail = events.PassDetail(draft_token_ids=draft) if draft is not None and slot.params.passes else None
         tokens, held_len = [*accepted, extra], len(slot.held)
+        detail = detail_of(slot.params, tokens, draft, text_len=len(slot.text), vocab_size=self.vocab_size)
         return slot, events.Emitted(row.slot, row.epoch, tokens, len(accepted), held_len, detail, logits)
 
     def _drafted(self, slot: Slot, propose_len: int) -> list[int]:
@@ -216,7 +196,7 @@ class ScriptedModel:
             return list(self._propose(slot.text, self.block_len))[:propose_len]
         grown, state, block = list(slot.text), slot.hash, []
         for index in range(propose_len):
-            token_id = self._token(grown, state, slot.params)
+            token_id = self._token(grown, state, slot.params, slot.free_pos)
             if index >= num_true:
                 token_id = (token_id + 1) % self.vocab_size
             block.append(token_id)
@@ -272,7 +252,13 @@ class ScriptedModel:
         slot.text.append(token_id)
         slot.hash = push(slot.hash, token_id)
 
-    def _token(self, text: Sequence[int], state: int, params: Any) -> int:
+    def _token(self, text: Sequence[int], state: int, params: Any, free_pos: int = 0) -> int:
+        token_id = self._wanted(text, state, params)
+        while len(text) < free_pos and token_id in params.masked_token_ids:
+            token_id = (token_id + 1) % self.vocab_size
+        return token_id
+
+    def _wanted(self, text: Sequence[int], state: int, params: Any) -> int:
         if callable(self._target):
             return self._target(text)
         if self._target is not None:
@@ -281,6 +267,11 @@ class ScriptedModel:
         if params is not None and params.temperature >= GREEDY_BELOW:
             state = push(push(state, params.seed), params.sample_index)
         return mix(state) % self.vocab_size
+
+
+def _free_pos(params: Any, text_len: int, output_len: int) -> int:
+    masks = params is not None and params.masked_token_ids
+    return text_len - output_len + params.min_tokens if masks else 0
 
 
 def _problems(num_slots: int, max_model_len: int, vocab_size: int, block_len: int, mean: float) -> list[str]:

@@ -178,6 +178,9 @@ def wire_row(row: events.ReportRow) -> wire.Emitted | wire.Seeded | wire.Scrubbe
             confidence_logits=detail.confidence_logits,
             margins=detail.margins,
             held_confidence_logits=row.held_confidence_logits,
+            logprobs=detail.logprobs,
+            top_token_ids=detail.top_token_ids,
+            top_logprobs=detail.top_logprobs,
         )
     if isinstance(row, events.Seeded):
         return wire.Seeded(slot=row.slot, epoch=row.epoch)

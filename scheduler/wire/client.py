@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -19,75 +19,38 @@ import zmq
 
 from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
-from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, frame_of, submit_frame
+from .conversation import Conversation
+from .curve import ClientKeys
+from .frames import frame_of, submit_frame
+from .result import EngineLost, Result
+from .samples import samples_of
 from .sockets import dealer
+from .stream import Stream as Stream
 
 _CLOSE_LINGER_MS = 500
 _Queue = queue.SimpleQueue[Any]
 _Left = tuple[str, _Queue]  # a stream that nobody reads any more
 
 
-class Stream(Iterator[StreamMessage]):
-    """The messages of one request, ending after the terminal one. Leaving it early (`with`, or dropping it) cancels.
-
-    Raises `Refused` when the request was refused and `EngineLost` when the engine does not answer.
-    """
-
-    def __init__(self, client: "Client", request_id: str, sink: _Queue) -> None:
-        self.request_id = request_id
-        self._client = client
-        self._queue = sink
-        self._ended = False
-        self._builder = ResultBuilder()
-
-    def __next__(self) -> StreamMessage:
-        if self._ended:
-            raise StopIteration
-        item = self._queue.get()
-        self._ended = isinstance(item, messages.Finished | EngineError)
-        if isinstance(item, EngineError):
-            raise item
-        self._builder.add(item)
-        return item  # type: ignore[no-any-return]
-
-    def cancel(self) -> bool:
-        """Cancel it and return whether there was something to cancel; its terminal message still comes."""
-        return not self._ended and self._client.cancel(self.request_id)
-
-    def result(self) -> Result:
-        """Consume the rest and return the whole, what was read before included."""
-        deque(self, maxlen=0)
-        return self._builder.whole()
-
-    def close(self) -> None:
-        """Leave it: cancelled if it has not ended."""
-        if not self._ended:
-            self._ended = True
-            self._client._leave(self.request_id, self._queue)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
 class Client:
-    """A connection to an engine. `timeout_s`: how long a silent engine is waited for, before `EngineLost`."""
+    """A connection to an engine, which comes back by itself. `timeout_s`: how long a silent engine is waited for,
+    before `EngineLost`. `resume_token`: of an earlier client's `welcome`, to be that client and resume its requests.
+    `keys`: of `dsparkd.curve_keys(...)`, for an engine that asks for them."""
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 30.0, resume_token: str | None = None, keys: ClientKeys | None = None
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
         self._lock = threading.Lock()  # guards the conversation and the outgoing queue
-        self._conversation = Conversation(address)
-        self._outgoing: deque[bytes | _Left] = deque([codec.encode(self._conversation.hello())])
+        self._conversation = Conversation(address, resume_token=resume_token)
+        self._outgoing: deque[bytes | _Left] = deque()
         self._closing = False
         self._welcomed: _Queue = queue.SimpleQueue()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = dealer(self._context, address)  # refuses a bad address before anything else is opened
+        self._socket = dealer(
+            self._context, address, probes=True, keys=keys
+        )  # refuses a bad address before anything else is opened
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._thread = threading.Thread(target=self._serve, name="dsparkd-client", daemon=True)
@@ -105,20 +68,28 @@ class Client:
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
             self._send(frame)
-            self._conversation.submit(name, sink)
+            self._conversation.submit(name, sink, frame)
         return Stream(self, name, sink)
 
     def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
         """Submit and wait for the end. A refusal raises `Refused`; a failure is in `Result.error`."""
         return self.submit(prompt, request_id=request_id, **options).result()
 
+    def samples(
+        self, prompt: str | Sequence[int], *, n: int, request_id: str | None = None, **options: Any
+    ) -> list[Stream]:
+        """Submit `n` samples of one prompt: requests `request_id/0`, `/1`, ... of one seed, one sample index each."""
+        each = samples_of(self.address, n, request_id, options)
+        return [self.submit(prompt, request_id=name, **own) for name, own in each]
+
     def resume(self, request_id: str, *, from_index: int = 0) -> Stream:
-        """Return a new stream of a live request, from output index `from_index` on."""
+        """Return a new stream of a request, from output index `from_index` on: a live one, or one whose end no stream
+        of this client has heard."""
         frame = frame_of(self.address, messages.ResumeRequest(request_id=request_id, from_index=from_index))
         sink: _Queue = queue.SimpleQueue()
         with self._lock:
             self._send(frame)
-            self._conversation.resume(request_id, sink)
+            self._conversation.resume(request_id, sink, from_index)
         return Stream(self, request_id, sink)
 
     def cancel(self, request_id: str) -> bool:
@@ -191,6 +162,11 @@ class Client:
             self._outgoing.append((request_id, sink))
             self._wake()
 
+    def _was_read(self, request_id: str) -> None:
+        self._outgoing += self._conversation.heard(request_id)
+        if not self._closing:
+            self._wake()
+
     def _send(self, frame: bytes) -> None:
         """Queue a frame. The lock is held, so that its answer cannot be routed before it is asked for."""
         if self._closing:
@@ -252,9 +228,7 @@ class Client:
 
     def _farewell(self, request_id: str, sink: _Queue) -> None:
         with self._lock:
-            cancel = self._conversation.leave(request_id, sink)
-        if cancel is not None:
-            self._outgoing.appendleft(codec.encode(cancel))
+            self._outgoing.extendleft(self._conversation.leave(request_id, sink))
 
     def _try(self, frame: bytes) -> bool:
         """Return False while the pipe is full: nobody reads at the other end, which `_watch` will notice."""
@@ -275,13 +249,10 @@ class Client:
                     self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
                 return
             with self._lock:
-                answer = self._conversation.feed(message)
+                answers = self._conversation.feed(message)
                 if isinstance(message, messages.Welcome):
                     self._welcomed.put(message)
-                if isinstance(answer, messages.ClientHello):
-                    self._outgoing.clear()  # their streams have failed already
-                if answer is not None:
-                    self._outgoing.append(codec.encode(answer))
+                self._outgoing.extendleft(reversed(answers))  # a hello comes before all that waits
 
     def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
         """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
@@ -293,7 +264,8 @@ class Client:
             if now - heard > self.timeout_s:
                 self._conversation.fail_all(self._conversation.lost(self.timeout_s))
                 return now, now
-            if now - max(heard, asked) > self.timeout_s / 4:
+            if now - asked > self.timeout_s / 4:
+                self._outgoing += self._conversation.nudge()
                 self._conversation.ask(messages.Health, queue.SimpleQueue())
                 self._outgoing.append(codec.encode(messages.GetHealth()))
                 return heard, now

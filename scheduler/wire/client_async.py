@@ -16,7 +16,11 @@ import zmq.asyncio
 
 from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
-from .conversation import Conversation, EngineLost, Result, ResultBuilder, StreamMessage, frame_of, submit_frame
+from .conversation import Conversation
+from .curve import ClientKeys
+from .frames import frame_of, submit_frame
+from .result import EngineLost, Result, ResultBuilder, StreamMessage
+from .samples import samples_of
 from .sockets import dealer
 
 _CLOSE_LINGER_MS = 500
@@ -44,6 +48,8 @@ class AsyncStream(AsyncIterator[StreamMessage]):
             raise StopAsyncIteration
         item = await self._queue.get()
         self._ended = isinstance(item, messages.Finished | EngineError)
+        if isinstance(item, messages.Finished):
+            await self._client._was_read(self.request_id)
         if isinstance(item, EngineError):
             raise item
         self._builder.add(item)
@@ -73,13 +79,18 @@ class AsyncStream(AsyncIterator[StreamMessage]):
 
 
 class AsyncClient:
-    """A connection to an engine. `timeout_s`: how long a silent engine is waited for, before `EngineLost`."""
+    """A connection to an engine, which comes back by itself. `timeout_s`: how long a silent engine is waited for,
+    before `EngineLost`. `resume_token`: of an earlier client's `welcome`, to be that client and resume its requests.
+    `keys`: of `dsparkd.curve_keys(...)`, for an engine that asks for them."""
 
-    def __init__(self, address: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, address: str, *, timeout_s: float = 30.0, resume_token: str | None = None, keys: ClientKeys | None = None
+    ) -> None:
         self.address = address
         self.timeout_s = timeout_s
+        self._keys = keys
         self.welcome: messages.Welcome | None = None
-        self._conversation = Conversation(address)
+        self._conversation = Conversation(address, resume_token=resume_token)
         self._context = zmq.asyncio.Context()
         self._socket: Any = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,11 +99,10 @@ class AsyncClient:
 
     async def connect(self) -> Self:
         """Connect and wait for the engine's welcome. Raises `EngineLost`."""
-        self._socket = dealer(self._context, self.address)  # type: ignore[arg-type]
+        self._socket = dealer(self._context, self.address, probes=True, keys=self._keys)  # type: ignore[arg-type]
         self._heard = self._sent = time.monotonic()
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
         try:
-            await self._send(codec.encode(self._conversation.hello()))
             await asyncio.wait_for(self._welcomed.wait(), self.timeout_s)
         except BaseException as error:  # a cancelled caller too must leave no task behind
             await self.close()
@@ -109,7 +119,7 @@ class AsyncClient:
         frame = submit_frame(self.address, prompt, request_id=name, options=options)
         sink = _Sink()
         await self._send(frame)
-        self._conversation.submit(name, sink)
+        self._conversation.submit(name, sink, frame)
         return AsyncStream(self, name, sink)
 
     async def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
@@ -117,14 +127,22 @@ class AsyncClient:
         async with await self.submit(prompt, request_id=request_id, **options) as stream:
             return await stream.result()
 
+    async def samples(
+        self, prompt: str | Sequence[int], *, n: int, request_id: str | None = None, **options: Any
+    ) -> list[AsyncStream]:
+        """Submit `n` samples of one prompt: requests `request_id/0`, `/1`, ... of one seed, one sample index each."""
+        each = samples_of(self.address, n, request_id, options)
+        return [await self.submit(prompt, request_id=name, **own) for name, own in each]
+
     async def resume(self, request_id: str, *, from_index: int = 0) -> AsyncStream:
-        """Return a new stream of a live request, from output index `from_index` on."""
+        """Return a new stream of a request, from output index `from_index` on: a live one, or one whose end no stream
+        of this client has heard."""
         frame, sink = (
             frame_of(self.address, messages.ResumeRequest(request_id=request_id, from_index=from_index)),
             _Sink(),
         )
         await self._send(frame)
-        self._conversation.resume(request_id, sink)
+        self._conversation.resume(request_id, sink, from_index)
         return AsyncStream(self, request_id, sink)
 
     async def cancel(self, request_id: str) -> bool:
@@ -158,7 +176,7 @@ class AsyncClient:
         """Say goodbye (live requests are cancelled by the engine). Idempotent."""
         if self._socket is None:
             return
-        await self._try(messages.Goodbye(reason="closed"))
+        await self._try(codec.encode(messages.Goodbye(reason="closed")))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -189,9 +207,12 @@ class AsyncClient:
         return item
 
     async def _leave(self, request_id: str, sink: _Sink) -> None:
-        cancel = self._conversation.leave(request_id, sink)
-        if cancel is not None:
-            await self._try(cancel)
+        for frame in self._conversation.leave(request_id, sink):
+            await self._try(frame)
+
+    async def _was_read(self, request_id: str) -> None:
+        for frame in self._conversation.heard(request_id):
+            await self._try(frame)
 
     async def _send(self, frame: bytes) -> None:
         """Never yields, so that what a caller registers afterwards is there before the answer."""
@@ -203,10 +224,10 @@ class AsyncClient:
         except zmq.Again:
             raise self._conversation.lost(time.monotonic() - self._heard) from None
 
-    async def _try(self, message: messages.ToScheduler) -> None:
+    async def _try(self, frame: bytes) -> None:
         """Say what nobody waits for. While the pipe is full it is not said: `_keep_alive` will notice the silence."""
         with suppress(EngineLost):
-            await self._send(codec.encode(message))
+            await self._send(frame)
 
     async def _receive(self) -> None:
         decoder = codec.for_client()
@@ -218,26 +239,29 @@ class AsyncClient:
             except PeerError as error:
                 self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
                 continue
-            answer = self._conversation.feed(message)
-            if answer is not None:
-                await self._try(answer)
+            for frame in self._conversation.feed(message):
+                await self._try(frame)
             if isinstance(message, messages.Welcome):
                 self.welcome = message
                 self._welcomed.set()
 
     async def _keep_alive(self) -> None:
         """Show that we are there; a long queue is silent too, so ask before giving the engine up."""
+        asked = time.monotonic()
         while True:
             keep_alive_s = self.welcome.keep_alive_s if self.welcome else self.timeout_s
             await asyncio.sleep(min(keep_alive_s, self.timeout_s / 4) / 2)
             now = time.monotonic()
             if self._conversation.num_open == 0:
-                self._heard = now
+                self._heard = asked = now
             if now - self._heard > self.timeout_s:
                 self._conversation.fail_all(self._conversation.lost(self.timeout_s))
                 self._heard = now
-            elif now - self._heard > self.timeout_s / 4:
+            elif now - asked > self.timeout_s / 4:
+                asked = now
+                for frame in self._conversation.nudge():
+                    await self._try(frame)
                 self._conversation.ask(messages.Health, _Sink())
-                await self._try(messages.GetHealth())
+                await self._try(codec.encode(messages.GetHealth()))
             elif now - self._sent >= keep_alive_s:
-                await self._try(messages.KeepAlive())
+                await self._try(codec.encode(messages.KeepAlive()))

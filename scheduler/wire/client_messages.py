@@ -46,23 +46,38 @@ class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
     passes: bool = False
     label: str | None = None
     cache_salt: str | None = None  # prefixes are reused among requests of one salt only
+    stop: list[str] = []  # the output ends before the first of these texts
+    min_tokens: int = 0  # nothing but a limit ends the output before
+    logprobs: bool = False  # of each token, before temperature, filters and masks
+    top_logprobs: int = 0  # and of so many best tokens
+    priority: int = 0  # the lower number leaves the queue first
 
 
 class CancelRequest(Message, frozen=True):
+    """End this request now. Answered by CancelAck, whatever has become of it."""
+
     request_id: RequestId
 
 
 class ResumeRequest(Message, frozen=True):
+    """Tell this request again from an output index on: Accepted, Tokens, and Finished if it has ended."""
+
     request_id: RequestId
     from_index: int = 0
 
 
+class Heard(Message, frozen=True):
+    """The client has the end of this request: nothing of it must be kept any longer, and its id may be used again."""
+
+    request_id: RequestId
+
+
 class GetStats(Message, frozen=True):
-    pass
+    """Answered by Stats."""
 
 
 class GetHealth(Message, frozen=True):
-    pass
+    """Answered by Health."""
 
 
 class KeepAlive(Message, frozen=True):
@@ -72,17 +87,26 @@ class KeepAlive(Message, frozen=True):
 # ---- scheduler -> client ----------------------------------------------------------------------------------------
 
 
+class Connected(Message, frozen=True):
+    """Nobody has said hello on this new connection: answers the empty frame that a probing DEALER sends first."""
+
+
 class Welcome(Message, frozen=True):
+    """`resumed`: the resume token of the hello is known, so its requests are there."""
+
     client_id: int
     resume_token: str
     keep_alive_s: float
     num_slots: int
     max_model_len: int
     has_text: bool
+    resumed: bool = False
     version: int = PROTOCOL_VERSION
 
 
 class Accepted(Message, frozen=True):
+    """The request will be served: the first answer to a Submit, or the beginning of what a resume tells."""
+
     request_id: str
     prompt_len: int
     seed: int
@@ -110,6 +134,8 @@ class Tokens(Message, frozen=True):
     text: str | None = None
     verify: Pass | None = None
     margins: list[float] | None = None
+    logprobs: list[float] | None = None  # one for each token id
+    top_logprobs: list[list[tuple[int, float]]] | None = None  # for each token id: the best tokens, the best first
 
 
 class RequestCounts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -158,10 +184,14 @@ class CancelAck(Message, frozen=True):
 
 
 class Stats(Message, frozen=True):
+    """What the engine does and has done, in one moment."""
+
     values: dict[str, Any]
 
 
 class Health(Message, frozen=True):
+    """Whether all is as it should be."""
+
     ok: bool
     engine: str
     worker: str

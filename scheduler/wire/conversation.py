@@ -1,26 +1,24 @@
 """A client's side of the conversation as pure state: which message belongs to which request. Sans-IO.
 
-Owns routing by request id, the folding of a stream into a `Result`, and when the engine counts as lost; never a socket,
-thread or clock. `client.py` and `client_async.py` feed it.
+Owns routing by request id, what is said again after a connection was lost, and when the engine counts as lost; never a
+socket, thread or clock. `client.py` and `client_async.py` feed it and send the frames that it returns.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import attrs
-import msgspec
 
 from ...statemachine.errors import EngineError, Refused
 from . import codec, messages
+from .result import EngineLost, StreamMessage
 
-_reader = codec.from_client()  # as the engine reads
-StreamMessage = messages.Accepted | messages.Tokens | messages.Finished
 Reply = messages.Stats | messages.Health | messages.CancelAck
-
-
-class EngineLost(EngineError):
-    """No engine answers at the address."""
+Frames = list[bytes]
+_QUESTIONS: dict[Any, messages.ToScheduler] = {
+    messages.Stats: messages.GetStats(),
+    messages.Health: messages.GetHealth(),
+}
 
 
 class Sink(Protocol):
@@ -35,69 +33,27 @@ class ReplySink(Protocol):
     def put(self, item: "Reply | EngineError") -> None: ...
 
 
-@attrs.frozen(kw_only=True)
-class Result:
-    """A finished request. `error` is set when `state` is FAILED; `text` is None for an engine without a tokenizer."""
+@attrs.define(eq=False)
+class _Submitted:
+    """A submit that was not answered yet. `sink` is None once its stream was left, `again` when it was said twice."""
 
-    request_id: str
-    token_ids: list[int]
-    text: str | None
-    finish_reason: str
-    state: str
-    prompt_len: int
-    counts: messages.RequestCounts
-    passes: list[messages.Pass]
-    seed: int | None
-    transitions: dict[str, int]
-    error: str | None
+    sink: Sink | None
+    frame: bytes
+    again: bool = False
+    quiet: bool = False  # nothing was heard since the last nudge
 
 
-class ResultBuilder:
-    """Folds a stream's messages. Tokens and texts lie at their `index`, so a resumed stream may repeat some."""
+@attrs.define(eq=False)
+class _Live:
+    """An accepted request. `next_index` is how much of its output the stream has; `num_echoes`, how many resumes are to
+    be answered; `stalled`, that output came from beyond it and what lies between was asked for."""
 
-    def __init__(self) -> None:
-        self._token_ids: list[int] = []
-        self._texts: list[tuple[int, str]] = []
-        self._passes: list[messages.Pass] = []
-        self._seed: int | None = None
-        self.result: Result | None = None
-
-    def add(self, message: StreamMessage) -> None:
-        if isinstance(message, messages.Accepted):
-            self._seed = message.seed
-        elif isinstance(message, messages.Tokens):
-            self._token_ids[message.index :] = message.token_ids
-            if message.text is not None:
-                while self._texts and self._texts[-1][0] >= message.index:
-                    self._texts.pop()
-                self._texts.append((message.index, message.text))
-            if message.verify is not None:
-                self._passes.append(message.verify)
-        else:
-            self._finish(message)
-
-    def whole(self) -> Result:
-        """The result of a stream that was read to its end."""
-        if self.result is None:
-            raise EngineLost("the stream was left, or had failed, before its end")
-        return self.result
-
-    def _finish(self, end: messages.Finished) -> None:
-        if end.text is not None:
-            self._texts.append((end.output_len, end.text))
-        self.result = Result(
-            request_id=end.request_id,
-            token_ids=self._token_ids,
-            text="".join(text for _, text in self._texts) if self._texts else None,
-            finish_reason=end.reason,
-            state=end.state,
-            prompt_len=end.prompt_len,
-            counts=end.counts,
-            passes=self._passes,
-            seed=self._seed,
-            transitions=end.transitions,
-            error=(end.message or end.reason) if end.state == "FAILED" else None,
-        )
+    sink: Sink
+    next_index: int
+    accepted: bool = True  # the stream has heard so
+    num_echoes: int = 0
+    stalled: bool = False
+    quiet: bool = False
 
 
 class Conversation:
@@ -106,85 +62,114 @@ class Conversation:
     The first answer to each submit (Accepted or Refused) goes to the submits of that id in their order; what follows
     goes to the accepted one. So a duplicate id is refused to the second stream, and the first goes on. A stream that is
     left cancels its own request only, whoever bears the same id: while it is unanswered, that is when it is accepted.
+
+    On a new connection everything that waits is said again: live streams resume where they are, submits that were not
+    answered are repeated (and resumed, if the engine had accepted them). An engine that does not know the client any
+    more has lost its live requests, and their streams hear so.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, resume_token: str | None = None) -> None:
         self.address = address
         self.welcome: messages.Welcome | None = None
+        self._token = resume_token
         self._greeting = False
-        self._unanswered: dict[str, deque[Sink | None]] = {}  # None: left before it was answered
-        self._live: dict[str, Sink] = {}
-        self._cancels: dict[str, deque[ReplySink]] = {}
-        self._asked: dict[type, deque[ReplySink]] = {messages.Stats: deque(), messages.Health: deque()}
+        self._unanswered: dict[str, deque[_Submitted]] = {}
+        self._live: dict[str, _Live] = {}
+        self._cancels: dict[str, deque[ReplySink | None]] = {}
+        self._asked: dict[type, deque[ReplySink]] = {kind: deque() for kind in _QUESTIONS}
 
     @property
     def num_open(self) -> int:
-        """Streams and questions that wait for the engine."""
-        return len(self._live) + sum(len(sinks) for sinks in self._waiting())
+        """Streams and questions that somebody waits for."""
+        unanswered = [one.sink for submitted in self._unanswered.values() for one in submitted]
+        others: list[deque[Any]] = [*self._cancels.values(), *self._asked.values()]
+        asked = [sink for sinks in others for sink in sinks]
+        return len(self._live) + sum(sink is not None for sink in (*unanswered, *asked))
 
-    def hello(self) -> messages.ClientHello:
-        """The word that opens or reopens the conversation, as the same client when there was one."""
-        return messages.ClientHello(resume_token=self.welcome.resume_token if self.welcome else None)
+    # ---- what callers want --------------------------------------------------------------------------------------
 
-    def submit(self, request_id: str, sink: Sink) -> None:
-        self._unanswered.setdefault(request_id, deque()).append(sink)
+    def submit(self, request_id: str, sink: Sink, frame: bytes) -> None:
+        self._unanswered.setdefault(request_id, deque()).append(_Submitted(sink, frame))
 
-    def resume(self, request_id: str, sink: Sink) -> None:
+    def resume(self, request_id: str, sink: Sink, from_index: int) -> None:
         """The new stream takes the request over from an older one of this client, which ends."""
         older = self._live.get(request_id)
-        self._live[request_id] = sink
+        self._live[request_id] = _Live(sink, from_index, accepted=False, num_echoes=1, stalled=True)
         if older is not None:
-            older.put(Refused("RESUMED", f"request {request_id} goes on in a newer stream of this client"))
+            older.sink.put(Refused("RESUMED", f"request {request_id} goes on in a newer stream of this client"))
 
-    def leave(self, request_id: str, sink: Sink) -> messages.CancelRequest | None:
-        """Forget a stream. Returns what to tell the engine, if its request is live."""
-        if self._live.get(request_id) is sink:
+    def leave(self, request_id: str, sink: Sink) -> Frames:
+        """Forget a stream: its request is cancelled, or its end, which nobody has read, is as good as heard."""
+        live = self._live.get(request_id)
+        if live is not None and live.sink is sink:
             del self._live[request_id]
-            return messages.CancelRequest(request_id=request_id)
-        waiting = self._unanswered.get(request_id)
-        if waiting is not None and sink in waiting:
-            waiting[waiting.index(sink)] = None
-        return None
+            return self._cancel(request_id)
+        waiting = [one for one in self._unanswered.get(request_id, ()) if one.sink is sink]
+        for one in waiting:
+            one.sink = None
+        return [] if waiting else self.heard(request_id)
 
-    def cancel(self, request_id: str, sink: ReplySink) -> None:
+    def heard(self, request_id: str) -> Frames:
+        """The end of a request was read: the engine need not keep it any longer."""
+        return [codec.encode(messages.Heard(request_id=request_id))]
+
+    def cancel(self, request_id: str, sink: ReplySink | None) -> None:
         self._cancels.setdefault(request_id, deque()).append(sink)
 
     def ask(self, kind: type[messages.Stats] | type[messages.Health], sink: ReplySink) -> None:
         self._asked[kind].append(sink)
 
-    def feed(self, message: messages.ToClient) -> messages.ClientHello | messages.CancelRequest | None:
-        """Route one message; return the answer: a hello when the engine does not know us (any more), or a cancel."""
+    def nudge(self) -> Frames:
+        """Say again what was not answered since the last nudge: a frame of either side may have been lost."""
+        frames: Frames = []
+        for request_id, live in self._live.items():
+            if live.quiet:
+                frames.append(self._resume(request_id, live))
+            live.quiet = True
+        for submitted in self._unanswered.values():
+            for one in submitted:
+                if one.quiet:
+                    one.again = True
+                    frames.append(one.frame)
+                one.quiet = True
+        return frames
+
+    # ---- what the engine says -----------------------------------------------------------------------------------
+
+    def feed(self, message: messages.ToClient) -> Frames:
+        """Route one message; return what is to be said now."""
         if isinstance(message, messages.Tokens):
-            self._put_live(message)
-        elif isinstance(message, messages.Accepted):
+            return self._tokens(message)
+        if isinstance(message, messages.Accepted):
             return self._accepted(message)
-        elif isinstance(message, messages.Finished):
-            self._put_live(message)
-            self._live.pop(message.request_id, None)
-        elif isinstance(message, messages.CancelAck):
+        if isinstance(message, messages.Finished):
+            return self._finished(message)
+        if isinstance(message, messages.Refused):
+            return self._refused(message)
+        if isinstance(message, messages.Connected):
+            return self._hello()
+        if isinstance(message, messages.Welcome):
+            return self._welcomed(message)
+        if isinstance(message, messages.CancelAck):
             _put_next(self._cancels.get(message.request_id), message)
             if not self._cancels.get(message.request_id):
                 self._cancels.pop(message.request_id, None)
-        elif isinstance(message, messages.Refused):
-            return self._refused(message)
-        elif isinstance(message, messages.Welcome):
-            self.welcome = message
-            self._greeting = False
         else:
             _put_next(self._asked[type(message)], message)
-        return None
+        return []
 
     def fail_all(self, error: EngineError) -> None:
         """End every stream and question with `error`."""
-        waiting: list[Any] = list(self._live.values())
+        waiting: list[Any] = [live.sink for live in self._live.values()]
         for sinks in self._waiting():
-            waiting.extend(sink for sink in sinks if sink is not None)
+            waiting += [one.sink if isinstance(one, _Submitted) else one for one in sinks]
             sinks.clear()
         self._live.clear()
         self._unanswered.clear()
         self._cancels.clear()
         for sink in waiting:
-            sink.put(error)
+            if sink is not None:
+                sink.put(error)
 
     def lost(self, seconds: float) -> EngineLost:
         return EngineLost(f"no engine answered at {self.address} for {seconds:g} s")
@@ -192,75 +177,129 @@ class Conversation:
     def _waiting(self) -> list[deque[Any]]:
         return [*self._unanswered.values(), *self._cancels.values(), *self._asked.values()]
 
-    def _accepted(self, message: messages.Accepted) -> messages.CancelRequest | None:
-        sink = self._answered(message.request_id)
-        if sink is None:  # it was left in the meantime
-            return messages.CancelRequest(request_id=message.request_id)
-        self._live[message.request_id] = sink
-        sink.put(message)
-        return None
+    def _hello(self) -> Frames:
+        """As the same client when there was one."""
+        self._greeting = True
+        return [codec.encode(messages.ClientHello(resume_token=self._token))]
 
-    def _refused(self, message: messages.Refused) -> messages.ClientHello | None:
+    def _welcomed(self, message: messages.Welcome) -> Frames:
+        self.welcome, self._token, self._greeting = message, message.resume_token, False
+        return self._say_again(resumed=message.resumed)
+
+    def _say_again(self, *, resumed: bool) -> Frames:
+        frames: Frames = []
+        if resumed:
+            frames += [self._resume(request_id, live) for request_id, live in self._live.items()]
+        else:
+            lost, self._live = self._live, {}
+            for request_id, live in lost.items():
+                text = f"{self.address}: request {request_id}: the engine was restarted and knows nothing of it"
+                live.sink.put(Refused("ENGINE_RESTARTED", text))
+        for submitted in self._unanswered.values():
+            for one in submitted:
+                one.again = True
+                frames.append(one.frame)
+        for request_id, sinks in self._cancels.items():
+            frames += [codec.encode(messages.CancelRequest(request_id=request_id))] * len(sinks)
+        for kind, asked in self._asked.items():
+            frames += [codec.encode(_QUESTIONS[kind])] * len(asked)
+        return frames
+
+    def _accepted(self, message: messages.Accepted) -> Frames:
+        live = self._live.get(message.request_id)
+        if live is not None and live.num_echoes > 0:
+            live.num_echoes -= 1
+            live.quiet = False
+            if not live.accepted:
+                live.accepted = True
+                live.sink.put(message)
+            return []
+        one = self._answered(message.request_id)
+        if one is None:  # it was answered before
+            return []
+        if one.sink is None:  # it was left in the meantime
+            return self._cancel(message.request_id)
+        self._live[message.request_id] = _Live(one.sink, 0)
+        one.sink.put(message)
+        return []
+
+    def _tokens(self, message: messages.Tokens) -> Frames:
+        live = self._live.get(message.request_id)
+        if live is None:  # a stream that was left
+            return []
+        live.quiet = False
+        end = message.index + len(message.token_ids)
+        if message.index > live.next_index:
+            return self._ask_for_gap(message.request_id, live)
+        if message.index < live.next_index < end:  # its text cannot be divided
+            live.stalled = False
+            return self._ask_for_gap(message.request_id, live)
+        if end <= live.next_index and message.token_ids:  # told again
+            return []
+        live.next_index, live.stalled = end, False
+        live.sink.put(message)
+        return []
+
+    def _finished(self, message: messages.Finished) -> Frames:
+        live = self._live.get(message.request_id)
+        if live is None:  # a stream that was left
+            return self.heard(message.request_id)
+        if message.output_len > live.next_index:
+            return self._ask_for_gap(message.request_id, live)
+        del self._live[message.request_id]
+        live.sink.put(message)
+        return []
+
+    def _ask_for_gap(self, request_id: str, live: _Live) -> Frames:
+        """Output that does not follow what the stream has. What does was lost, or is on its way already."""
+        if live.stalled:
+            return []
+        live.stalled = True
+        return [self._resume(request_id, live)]
+
+    def _refused(self, message: messages.Refused) -> Frames:
         if message.code == "HELLO_FIRST":
-            if self._greeting:  # answers to what was sent before the new hello
-                return None
-            self._greeting = True
-            self.fail_all(EngineLost(f"the engine at {self.address} does not know this client any more"))
-            return self.hello()
-        if message.request_id is None:
+            return [] if self._greeting else self._hello()  # one hello is enough for all that was sent before it
+        request_id = message.request_id
+        if request_id is None:
             self.fail_all(Refused(message.code, f"{self.address}: {message.message}"))
-            return None
-        error = Refused(message.code, f"{self.address}: request {message.request_id}: {message.message}")
-        if message.request_id in self._unanswered:
-            sink = self._answered(message.request_id)
-        else:
-            sink = self._live.pop(message.request_id, None)
-        if sink is not None:
-            sink.put(error)
-        return None
+            return []
+        error = Refused(message.code, f"{self.address}: request {request_id}: {message.message}")
+        live, one = self._live.get(request_id), self._answered(request_id)
+        if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again:
+            if one.sink is None:
+                return self._cancel(request_id)
+            live = self._live[request_id] = _Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
+            return [self._resume(request_id, live)]
+        if one is not None:
+            if one.sink is not None:
+                one.sink.put(error)
+        elif live is not None and message.code != "DUPLICATE_ID":  # that answers a repeated submit
+            del self._live[request_id]
+            live.sink.put(error)
+        return []
 
-    def _answered(self, request_id: str) -> Sink | None:
-        """Return whose turn it is among the submits of this id; None when that stream was left."""
-        sinks = self._unanswered.get(request_id)
-        if not sinks:
+    def _answered(self, request_id: str) -> _Submitted | None:
+        """Whose turn it is among the submits of this id."""
+        submitted = self._unanswered.get(request_id)
+        if not submitted:
             return None
-        sink = sinks.popleft()
-        if not sinks:
+        one = submitted.popleft()
+        if not submitted:
             del self._unanswered[request_id]
-        return sink
+        return one
 
-    def _put_live(self, message: messages.Tokens | messages.Finished) -> None:
-        sink = self._live.get(message.request_id)
-        if sink is not None:  # none: a stream that was left
-            sink.put(message)
+    def _resume(self, request_id: str, live: _Live) -> bytes:
+        live.num_echoes += 1
+        return codec.encode(messages.ResumeRequest(request_id=request_id, from_index=live.next_index))
 
-
-def submit_frame(address: str, prompt: str | Sequence[int], *, request_id: str, options: dict[str, Any]) -> bytes:
-    """Return the frame of a Submit; what cannot be said is refused here, what may not be, by the engine."""
-    try:
-        raw = msgspec.Raw(msgspec.msgpack.encode(options))
-        if isinstance(prompt, str):
-            made = messages.Submit(request_id=request_id, prompt=prompt, options=raw)
-        else:
-            made = messages.Submit(request_id=request_id, prompt_token_ids=list(prompt), options=raw)
-    except (TypeError, OverflowError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise Refused("BAD_OPTION", f"{address}: request {request_id}: cannot be sent: {error}") from error
-    return frame_of(address, made)
+    def _cancel(self, request_id: str) -> Frames:
+        """Nobody waits for the answer, but it is said again until there is one."""
+        self.cancel(request_id, None)
+        return [codec.encode(messages.CancelRequest(request_id=request_id))]
 
 
-def frame_of(address: str, message: messages.ToScheduler) -> bytes:
-    """Encode what a caller said. Raises `Refused` for what the engine could not read.
-
-    Such a frame has no request id that its answer could carry, so it would cost every stream of the client.
-    """
-    try:
-        frame = codec.encode(message)
-        _reader.decode(frame)
-    except EngineError as error:
-        raise Refused("BAD_MESSAGE", f"{address}: {type(message).__name__} cannot be sent: {error}") from error
-    return frame
-
-
-def _put_next(sinks: deque[ReplySink] | None, message: Reply) -> None:
-    if sinks:
-        sinks.popleft().put(message)
+def _put_next(sinks: Any, message: Reply) -> None:
+    sink = sinks.popleft() if sinks else None
+    if sink is not None:
+        sink.put(message)

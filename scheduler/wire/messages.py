@@ -10,10 +10,12 @@ from .client_messages import (
     CancelAck,
     CancelRequest,
     ClientHello,
+    Connected,
     Finished,
     GetHealth,
     GetStats,
     Health,
+    Heard,
     KeepAlive,
     Pass,
     Refused,
@@ -56,6 +58,7 @@ __all__ = [
     "CancelAck",
     "CancelRequest",
     "ClientHello",
+    "Connected",
     "CostTable",
     "Decode",
     "Emitted",
@@ -65,6 +68,7 @@ __all__ = [
     "GetStats",
     "Goodbye",
     "Health",
+    "Heard",
     "Hello",
     "Init",
     "KeepAlive",
@@ -101,5 +105,5 @@ __all__ = [
 
 ToWorker = Init | Step | Ping | Leave
 FromWorker = Hello | Loaded | Ready | Report | StepFault | Pong | Goodbye
-ToScheduler = ClientHello | Submit | CancelRequest | ResumeRequest | GetStats | GetHealth | KeepAlive | Goodbye
-ToClient = Welcome | Accepted | Tokens | Finished | Refused | CancelAck | Stats | Health
+ToScheduler = ClientHello | Submit | CancelRequest | ResumeRequest | Heard | GetStats | GetHealth | KeepAlive | Goodbye
+ToClient = Connected | Welcome | Accepted | Tokens | Finished | Refused | CancelAck | Stats | Health

@@ -1,10 +1,11 @@
 """Records in a file: length, checksum, payload, one after another behind a magic word; append-only.
 
-Owns the bytes, and what of a damaged file can still be told; never what a payload means. Traces are made of it.
-A record is `length (u32) | crc32 of the payload (u32) | payload`, little-endian. Whatever bytes a file holds, reading
-it takes no more memory than its longest record may have.
+Owns the bytes, and what of a damaged file can still be told; never what a payload means. Traces and journals are made
+of it. A record is `length (u32) | crc32 of the payload (u32) | payload`, little-endian. Whatever bytes a file holds,
+reading it takes no more memory than its longest record may have.
 """
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ class RecordWriter:
         self._file: BufferedWriter = path.open("xb")
         self._file.write(magic)
         self.num_bytes = len(magic)
+        self.num_synced_bytes = 0
 
     def append(self, payload: bytes) -> None:
         if len(payload) > MAX_RECORD_BYTES:
@@ -36,7 +38,13 @@ class RecordWriter:
         self.num_bytes += HEAD.size + len(payload)
 
     def flush(self) -> None:
+        """Hand what was appended to the system: it outlives this process from here on."""
         self._file.flush()
+
+    def sync(self) -> None:
+        """Wait until the disk has what was flushed: it outlives the machine from here on."""
+        os.fsync(self._file.fileno())
+        self.num_synced_bytes = self.num_bytes
 
     def close(self) -> None:
         self._file.close()

@@ -16,6 +16,7 @@ import zmq
 
 from ...statemachine.errors import Refused, refuse_all
 from .codec import MAX_FRAME_BYTES
+from .curve import ClientKeys, Doorkeeper, ServerKeys
 
 MAX_IPC_PATH_BYTES = 107  # sun_path holds 108 with its final zero
 HIGH_WATER_FRAMES = 1000
@@ -35,17 +36,22 @@ class Router:
         *,
         high_water: int = HIGH_WATER_FRAMES,
         max_outbox: int = MAX_OUTBOX_FRAMES,
+        keys: ServerKeys | None = None,
     ) -> None:
-        refuse_all(f"bind {address}", endpoint_problems(address))
+        refuse_all(f"bind {address}", endpoint_problems(address, has_keys=keys is not None))
         if address.startswith("ipc://"):
             _take_over(Path(address[len("ipc://") :]))
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._doorkeeper = None if keys is None else Doorkeeper(context, keys)
+        if keys is not None:
+            self.socket.curve_server = True
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
         _bound(self.socket, high_water)
         try:
             self.socket.bind(address)
         except zmq.ZMQError as error:
-            self.socket.close(linger=0)
+            self._end(0)
             raise Refused("BAD_CONFIG", f"bind {address}: {error}") from error
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         if address.startswith("ipc://"):
@@ -91,10 +97,20 @@ class Router:
         lost, self._lost = self._lost, {}
         return lost
 
+    @property
+    def num_turned_away(self) -> int:
+        """Handshakes of strangers, where there is an allow-list."""
+        return 0 if self._doorkeeper is None else self._doorkeeper.num_turned_away
+
     def close(self, linger_ms: int = 0) -> None:
-        self.socket.close(linger=linger_ms)
+        self._end(linger_ms)
         if self.address.startswith("ipc://"):
             Path(self.address[len("ipc://") :]).unlink(missing_ok=True)
+
+    def _end(self, linger_ms: int) -> None:
+        self.socket.close(linger=linger_ms)
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
 
     def _try(self, identity: bytes, frame: bytes) -> bool:
         """Return False when the pipe is full; a peer without a route is lost, and the frame with it."""
@@ -115,12 +131,23 @@ class Router:
 
 
 def dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, *, high_water: int = HIGH_WATER_FRAMES
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    address: str,
+    *,
+    high_water: int = HIGH_WATER_FRAMES,
+    probes: bool = False,
+    keys: ClientKeys | None = None,
 ) -> "zmq.Socket[bytes]":
-    """Return a DEALER connected to `address` (which need not exist yet). Raises `Refused` for a bad address."""
-    refuse_all(f"connect {address}", endpoint_problems(address))
+    """Return a DEALER connected to `address` (which need not exist yet). Raises `Refused` for a bad address.
+
+    probes: an empty frame goes ahead on each new connection, so that the other side speaks first.
+    """
+    refuse_all(f"connect {address}", endpoint_problems(address, has_keys=keys is not None))
     made = context.socket(zmq.DEALER)
     _bound(made, high_water)
+    made.setsockopt(zmq.PROBE_ROUTER, int(probes))
+    if keys is not None:
+        made.curve_serverkey, made.curve_publickey, made.curve_secretkey = keys.server, keys.public, keys.secret
     try:
         made.connect(address)
     except zmq.ZMQError as error:
@@ -129,12 +156,12 @@ def dealer(
     return made
 
 
-def endpoint_problems(address: str) -> list[str]:
-    """Return what is wrong with `address`, a sentence each."""
+def endpoint_problems(address: str, *, has_keys: bool = False) -> list[str]:
+    """Return what is wrong with `address`, a sentence each. has_keys: CURVE keys say who may speak there."""
     if address.startswith("ipc://"):
         return _ipc_problems(address[len("ipc://") :])
     if address.startswith("tcp://"):
-        return _tcp_problems(address)
+        return _tcp_problems(address, has_keys=has_keys)
     return [f"{address!r}: expected ipc://PATH or tcp://127.0.0.1:PORT"]
 
 
@@ -149,15 +176,15 @@ def _ipc_problems(path: str) -> list[str]:
     return []
 
 
-def _tcp_problems(address: str) -> list[str]:
+def _tcp_problems(address: str, *, has_keys: bool) -> list[str]:
     try:
         host = urlsplit(address).hostname
     except ValueError as error:
         return [f"{address!r}: {error}"]
     port = address.rpartition(":")[2]
     problems = []
-    if host not in _LOOPBACK:
-        problems.append(f"{address!r}: tcp beyond loopback needs CURVE keys, which are not supported yet")
+    if host not in _LOOPBACK and not has_keys:
+        problems.append(f"{address!r}: anybody who reaches it could speak there; expected loopback or CURVE keys")
     if port != "*" and not (port.isascii() and port.isdigit() and int(port) < 65536):
         problems.append(f"{address!r}: port {port!r}: expected 0..65535 or *")
     return problems

@@ -21,6 +21,10 @@ class Params(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     sample_index: int = 0
     margins: bool = False
     passes: bool = False
+    min_tokens: int = 0  # below this output index none of `masked_token_ids` is drawn
+    masked_token_ids: list[int] = []
+    logprobs: bool = False
+    top_logprobs: int = 0
 
 
 class Open(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -32,6 +36,8 @@ class Open(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 
 class Seed(Message, frozen=True):
+    """A chunk of a prompt into a slot's window."""
+
     slot: int
     epoch: int
     start_pos: int
@@ -44,6 +50,8 @@ class Seed(Message, frozen=True):
 
 
 class Decode(Message, frozen=True):
+    """One pass over a slot's anchor and its draft."""
+
     slot: int
     epoch: int
     draft_len: int
@@ -51,6 +59,8 @@ class Decode(Message, frozen=True):
 
 
 class Scrub(Message, frozen=True):
+    """Forget all that a slot holds, after a fault."""
+
     slot: int
 
 
@@ -58,6 +68,8 @@ class Scrub(Message, frozen=True):
 
 
 class Emitted(Message, frozen=True):
+    """What a Decode, or the last Seed of a prompt, added to the output."""
+
     slot: int
     epoch: int
     token_ids: list[int]
@@ -67,18 +79,27 @@ class Emitted(Message, frozen=True):
     confidence_logits: list[float] | None = None
     margins: list[float] | None = None
     held_confidence_logits: list[float] | None = None  # of the draft that the slot now holds, when Init asks
+    logprobs: list[float] | None = None  # of each token
+    top_token_ids: list[list[int]] | None = None
+    top_logprobs: list[list[float]] | None = None
 
 
 class Seeded(Message, frozen=True):
+    """A chunk that was not the last one is in the window."""
+
     slot: int
     epoch: int
 
 
 class Scrubbed(Message, frozen=True):
+    """The slot holds nothing any more."""
+
     slot: int
 
 
 class RowFault(Message, frozen=True):
+    """This row could not run; its slot must be scrubbed. The others ran."""
+
     slot: int
     epoch: int
     code: str
@@ -133,6 +154,8 @@ class Step(Message, frozen=True):
 
 
 class Ping(Message, frozen=True):
+    """A question for a sign of life, while there is no step."""
+
     session: int
 
 
@@ -155,6 +178,8 @@ class Hello(Message, frozen=True):
 
 
 class Loaded(Message, frozen=True):
+    """The checkpoints are loaded."""
+
     session: int
 
 
@@ -203,6 +228,8 @@ class StepFault(Message, frozen=True):
 
 
 class Pong(Message, frozen=True):
+    """The answer to a Ping, from the loop that does the work: alive is not progressing."""
+
     session: int
     last_step_id: int
 

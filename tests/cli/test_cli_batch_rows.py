@@ -43,11 +43,12 @@ def batch(client: Client, folder: Path, lines: list[str]) -> tuple[int, list[dic
 
 
 def test_every_kind_of_odd_row_costs_only_itself(client: Client, tmp_path: Path) -> None:
-    good = json.dumps({"prompt_token_ids": [1, 2], "max_tokens": 5})
+    good = json.dumps({"prompt_token_ids": [1, 2], "max_tokens": 5, "logprobs": True, "top_logprobs": 2})
     lines = [line for odd in ODD_ROWS.values() for line in (good, odd)]
     status, rows, said = batch(client, tmp_path, [*lines, good])
     assert status == 1, said
     assert [len(row["token_ids"]) for row in rows[::2]] == [5] * (len(ODD_ROWS) + 1)
+    assert all(len(row["logprobs"]) == len(row["top_logprobs"]) == 5 for row in rows[::2])
     for word, row in zip(ODD_ROWS, rows[1::2], strict=True):
         assert word in row["error"]
 

@@ -17,13 +17,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_pages_are_not_stale() -> None:
-    docs(check=True, folder=ROOT / "docs" / "machines")
+    docs(check=True, folder=ROOT / "docs")
 
 
 def test_a_stale_or_missing_page_is_named(tmp_path: Path) -> None:
     docs(folder=tmp_path)
-    (tmp_path / "slot.md").write_text("old")
-    (tmp_path / "step.md").unlink()
+    (tmp_path / "machines" / "slot.md").write_text("old")
+    (tmp_path / "machines" / "step.md").unlink()
     with pytest.raises(Refused, match=r"slot\.md.*step\.md|step\.md.*slot\.md"):
         docs(check=True, folder=tmp_path)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import zmq
-from dsparkd.scheduler.service import local
+from dsparkd.scheduler.service import local, run
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.trace.scripted_backend import ScriptedBackend
 from dsparkd.scheduler.wire import codec
@@ -75,7 +75,7 @@ class Engine:
         self.address = self.settings.bind
         self.log_path = Path(folder) / "log"
         with self.log_path.open("wb") as log:
-            self.process = local.start(self.settings, log=log)
+            self.process = run.start(self.settings, respawn=self.settings.journal is not None, log=log)
         self.clients: list[Client] = []
 
     def client(self, *, ready: bool = True, timeout_s: float = DEADLINE_S) -> Client:
@@ -85,8 +85,14 @@ class Engine:
             made.wait_ready(DEADLINE_S)
         return made
 
+    def scheduler_pid(self) -> int:
+        """With a journal the engine is a small parent, and the scheduler its child."""
+        if self.settings.journal is None:
+            return self.process.pid
+        return int(_eventually(lambda: _children(self.process.pid), "a scheduler")[0])
+
     def worker_pid(self) -> int:
-        return int(_eventually(lambda: _children(self.process.pid), "a worker")[0])
+        return int(_eventually(lambda: _children(self.scheduler_pid()), "a worker")[0])
 
     def kill_worker(self) -> None:
         os.kill(self.worker_pid(), signal.SIGKILL)
@@ -116,9 +122,9 @@ def serve() -> Iterator[Callable[..., Engine]]:
 
         yield make
         for engine in engines:
-            workers = _children(engine.process.pid)
+            below = [pid for child in _children(engine.process.pid) for pid in (child, *_children(child))]
             engine.stop()
-            _eventually(lambda workers=workers: not any(_is_alive(pid) for pid in workers), "the worker's end")
+            _eventually(lambda below=below: not any(_is_alive(pid) for pid in below), "the end of its children")
 
 
 def _is_alive(pid: int) -> bool:

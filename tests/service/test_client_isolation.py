@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from dsparkd import AsyncClient, Client, Refused
+from dsparkd.scheduler.wire import codec
 from dsparkd.scheduler.wire import messages as wire
-from dsparkd.scheduler.wire.conversation import Conversation, ResultBuilder
+from dsparkd.scheduler.wire.conversation import Conversation
+from dsparkd.scheduler.wire.result import ResultBuilder
 
 PROMPT = [1, 2, 3]
 UNSAYABLE: dict[str, Callable[[Client], Any]] = {
@@ -23,6 +25,10 @@ UNSAYABLE: dict[str, Callable[[Client], Any]] = {
     "a resume beyond 64 bits": lambda client: client.resume("other", from_index=2**70),
     "a resume from a text": lambda client: client.resume("other", from_index="x"),  # type: ignore[arg-type]
 }
+
+
+HEARD = codec.encode(wire.Heard(request_id="name"))
+CANCEL = codec.encode(wire.CancelRequest(request_id="name"))
 
 
 class Sink(list[Any]):
@@ -54,10 +60,11 @@ def test_a_stream_that_is_dropped_never_cancels_its_namesake(serve: Any) -> None
         assert client.stats()["refused"] == {"DUPLICATE_ID": 1}
         assert stream.result().state == "FINISHED"
     first = client.submit(PROMPT, max_tokens=2, request_id="name")
-    client.generate(PROMPT, max_tokens=20)  # the unread first is over by now
-    again = client.submit(PROMPT, max_tokens=60, request_id="name")
+    client.generate(PROMPT, max_tokens=20)  # the unread first is over by now, and its end is kept
+    with pytest.raises(Refused, match="kept for its client"):
+        client.submit(PROMPT, max_tokens=60, request_id="name").result()
     first.close()
-    assert again.result().state == "FINISHED"
+    assert client.generate(PROMPT, max_tokens=60, request_id="name").state == "FINISHED"
 
 
 def test_an_async_stream_that_is_left_never_cancels_its_namesake(serve: Any) -> None:
@@ -86,33 +93,33 @@ def test_a_result_is_whole_however_much_was_read_before(serve: Any) -> None:
 
 def test_a_stream_left_before_its_answer_is_cancelled_when_it_is_accepted() -> None:
     conversation, left, kept = Conversation("here"), Sink(), Sink()
-    conversation.submit("name", left)
-    conversation.submit("name", kept)
-    assert conversation.leave("name", left) is None
-    assert conversation.feed(accepted("name")) == wire.CancelRequest(request_id="name")
-    assert conversation.feed(wire.Refused(code="DUPLICATE_ID", message="no", request_id="name")) is None
+    conversation.submit("name", left, b"")
+    conversation.submit("name", kept, b"")
+    assert conversation.leave("name", left) == []
+    assert conversation.feed(accepted("name")) == [CANCEL]
+    assert conversation.feed(wire.Refused(code="DUPLICATE_ID", message="no", request_id="name")) == []
     assert left == []
     assert [type(one) for one in kept] == [Refused]
 
 
 def test_a_live_stream_that_is_left_is_cancelled_once() -> None:
     conversation, sink = Conversation("here"), Sink()
-    conversation.submit("name", sink)
+    conversation.submit("name", sink, b"")
     conversation.feed(accepted("name"))
-    assert conversation.leave("name", sink) == wire.CancelRequest(request_id="name")
-    assert conversation.leave("name", sink) is None
+    assert conversation.leave("name", sink) == [CANCEL]
+    assert conversation.leave("name", sink) == [HEARD]
     assert conversation.num_open == 0
 
 
 def test_a_stream_whose_request_is_resumed_by_another_ends() -> None:
     conversation, older, newer = Conversation("here"), Sink(), Sink()
-    conversation.submit("name", older)
+    conversation.submit("name", older, b"")
     conversation.feed(accepted("name"))
-    conversation.resume("name", newer)
+    conversation.resume("name", newer, 0)
     conversation.feed(wire.Tokens(request_id="name", index=0, token_ids=[1]))
     assert isinstance(older[-1], Refused)
     assert len(newer) == 1
-    assert conversation.leave("name", older) is None
+    assert conversation.leave("name", older) == [HEARD]  # a live one is none the worse for it
 
 
 @pytest.mark.parametrize("from_index", [0, 2])

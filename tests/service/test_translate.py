@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from dsparkd.scheduler.core import events, results
+from dsparkd.scheduler.service.telling import tell
 from dsparkd.scheduler.service.text import IncrementalText
 from dsparkd.scheduler.service.translate import Client, Translate
 from dsparkd.scheduler.wire import messages as wire
@@ -72,7 +73,7 @@ def test_a_request_without_a_seed_gets_one_and_is_told_it(translate: Translate, 
     first, second = (translate.submit(client, submit(name), 0) for name in "ab")
     assert first.options.params.seed != second.options.params.seed
     accepted = results.Accepted(client.number, first.request)
-    told = translate.tell(translate.settle(accepted), accepted)
+    told = tell(translate.settle(accepted), accepted)
     assert told == wire.Accepted(request_id="a", prompt_len=2, seed=first.options.params.seed)
 
 
@@ -82,6 +83,30 @@ def test_text_is_tokenised_and_refused_without_a_tokenizer(translate: Translate,
     with pytest.raises(Refused) as caught:
         translate.submit(client, submit("b", prompt="h"), 0)
     assert caught.value.code == "TEXT_UNAVAILABLE"
+
+
+def test_a_stop_string_without_a_tokenizer_is_refused_by_name(translate: Translate, client: Client) -> None:
+    assert translate.submit(client, submit(stop=["x"]), 0).options.stop == ("x",)
+    translate.tokenizer = None
+    with pytest.raises(Refused, match="stop is text") as caught:
+        translate.submit(client, submit("b", stop=["x"]), 0)
+    assert caught.value.code == "TEXT_UNAVAILABLE"
+    assert "b" not in client.ids
+
+
+def test_what_may_not_be_drawn_before_min_tokens_is_what_would_end_the_output(
+    translate: Translate, client: Client
+) -> None:
+    def masked(request_id: str, **options: Any) -> tuple[int, ...]:
+        params = translate.submit(client, submit(request_id, **options), 0).options.params
+        return params.masked_token_ids
+
+    assert masked("a", min_tokens=3, stop_token_ids=[7, 300]) == (0, 7), "nobody draws what is beyond the vocabulary"
+    assert masked("b", min_tokens=3, stop_token_ids=[7], ignore_eos=True) == (7,)
+    assert masked("c", stop_token_ids=[7]) == ()
+    with pytest.raises(Refused, match="every token ends the output") as caught:
+        masked("d", min_tokens=1, stop_token_ids=list(range(256)))
+    assert caught.value.code == "BAD_OPTION"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +143,11 @@ BAD_VALUES: dict[str, list[Any]] = {
     "margins": [0],
     "passes": ["true"],
     "label": [3],
+    "stop": ["x", [""], ["x" * 257], ["x"] * 17, [7], None],
+    "min_tokens": [-1, 1.0, True, 257],  # the default limit is 256
+    "logprobs": [1, "yes", None],
+    "top_logprobs": [-1, 21, True, 1],  # 1 is fine beside logprobs = true only
+    "priority": [2**31, -(2**31) - 1, 0.5, None],
 }
 
 

@@ -41,6 +41,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return values_of(arguments[0])
     if origin is list:
         return st.lists(values_of(arguments[0]), max_size=4)
+    if origin is tuple:
+        return st.tuples(*[values_of(one) for one in arguments])
     if origin is dict:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
     return st.builds(kind, **{field.name: values_of(field.type) for field in msgspec.structs.fields(kind)})

@@ -14,10 +14,11 @@ from dsparkd.scheduler.core import fingerprint
 from dsparkd.scheduler.core import ledger as records
 from dsparkd.scheduler.core.acceptance import Acceptance
 from dsparkd.scheduler.core.costs import CostTable
-from dsparkd.scheduler.core.events import Options, WorkerReady
+from dsparkd.scheduler.core.events import Options, PassDetail, WorkerReady
 from dsparkd.scheduler.core.handle import Core
 from dsparkd.scheduler.core.ledger import Ledger, Record
 from dsparkd.scheduler.core.limits import Limits
+from dsparkd.scheduler.core.results import Tokens
 from dsparkd.scheduler.core.step_costs import StepCosts
 from dsparkd.scheduler.service.snapshots import freeze, thaw
 from dsparkd.scheduler.testing import Bench
@@ -90,6 +91,8 @@ def mark(record: str, name: str, value: Any, number: int) -> Any:
         "lost": ["graphs"],
         "owner": 2,
         "slot": 1,
+        "front": True,
+        "untold": [Tokens(1, 2, 3, [4, number], 1, None, 7, PassDetail(logprobs=[-0.5, -1.0]))],
     }
     if name in special:
         return special[name]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from dsparkd.scheduler.service import local
+from dsparkd.scheduler.service import local, run
 from dsparkd.scheduler.service.config import Settings
 from dsparkd.scheduler.wire import messages as wire
 from dsparkd.scheduler.wire.client import Client
@@ -183,7 +183,7 @@ def test_a_service_whose_capture_fails_is_degraded_says_why_and_serves(monkeypat
             runner="static", measure_costs=False,
         )  # fmt: skip
         with (Path(folder) / "log").open("wb") as log:
-            process = local.start(settings, log=log)
+            process = run.start(settings, log=log)
         try:
             with Client(settings.bind, timeout_s=60) as client:
                 client.wait_ready(60)

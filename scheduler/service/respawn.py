@@ -1,0 +1,63 @@
+"""The small parent of a scheduler that has a journal: it starts another one whenever one dies.
+
+Owns the child's life and nothing else: no socket, no request. A scheduler that ends by itself (drained, stopped, or
+refused what it was told) is the last one; so is one that dies soon after its start too often in a row. `run.py` and
+`dsparkd serve` are it when they are asked to.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+log = structlog.get_logger()
+BROKEN = 70  # exit status of a scheduler that broke: another one may do better
+_SOON_S = 30.0  # after its start a death counts as one of a row
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
+
+
+class Parent:
+    """Runs what `start` starts, again and again."""
+
+    def __init__(self, start: "Callable[[], subprocess.Popen[bytes]]", *, budget: int) -> None:
+        self._start, self._budget = start, budget
+        self._told_to_end = threading.Event()
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Return the exit status of the last child."""
+        deaths = 0
+        while True:
+            began = time.monotonic()
+            self._child = self._start()
+            if self._told_to_end.is_set():  # while there was nobody to tell
+                self._child.send_signal(signal.SIGINT)
+            status = self._child.wait()
+            if self._told_to_end.is_set() or not is_death(status):
+                return status if status >= 0 else 1
+            deaths = 1 if time.monotonic() - began > _SOON_S else deaths + 1
+            log.warning("scheduler_died", status=status, deaths_in_a_row=deaths)
+            if deaths > self._budget:
+                log.error("scheduler_given_up", respawn_budget=self._budget)
+                return status if status >= 0 else 1
+            if self._told_to_end.wait(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (deaths - 1))):
+                return 1
+
+    def pass_on(self, number: int, frame: Any) -> None:
+        """A signal handler: what ends the child ends us, too."""
+        self._told_to_end.set()
+        if self._child is not None:
+            self._child.send_signal(number)
+
+    def install_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.pass_on)
+
+
+def is_death(status: int) -> bool:
+    """Whether a scheduler that ended so is to be replaced: it was killed, or it broke."""
+    return status < 0 or status == BROKEN

@@ -1,0 +1,139 @@
+"""An engine without sockets between clients without sockets: the real edge and core, and channels that lose, repeat and
+break as they are told. Only the router, the worker and the clock are fakes."""
+
+from collections import deque
+from typing import Any
+
+import attrs
+from dsparkd.scheduler.core import results
+from dsparkd.scheduler.core.limits import Limits
+from dsparkd.scheduler.service.clients import ClientEdge
+from dsparkd.scheduler.service.promises import Promises
+from dsparkd.scheduler.service.translate import Client, Translate
+from dsparkd.scheduler.testing import Bench
+from dsparkd.scheduler.wire import codec
+from dsparkd.scheduler.wire import messages as wire
+from dsparkd.scheduler.wire.conversation import Conversation
+from dsparkd.scheduler.wire.frames import submit_frame
+from dsparkd.statemachine.errors import EngineError
+
+LIMITS = Limits(num_slots=2, max_model_len=96, max_queue=64)
+FOR_CLIENTS = (
+    results.Welcome | results.ForgetClient | results.Accepted | results.Refusal | results.Tokens | results.Ended
+    | results.CancelAck
+)  # fmt: skip
+
+
+class Unheard(Bench):
+    """A bench that leaves it to others to hear what requests say."""
+
+    def _take(self, outputs: list[results.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, results.Command):
+                self.in_flight = output
+
+
+class Wire:
+    """What the edge takes for its router: frames by identity, in and out."""
+
+    def __init__(self) -> None:
+        self.arrived: deque[tuple[bytes, list[bytes]]] = deque()
+        self.sent: dict[bytes, deque[bytes]] = {}
+        self.waits = False
+
+    def receive(self, limit: int = 256) -> list[tuple[bytes, list[bytes]]]:
+        found, self.arrived = list(self.arrived), deque()
+        return found
+
+    def send(self, identity: bytes, frame: bytes) -> None:
+        self.sent.setdefault(identity, deque()).append(frame)
+
+    def take_lost(self) -> dict[bytes, str]:
+        return {}
+
+    def flush(self) -> None: ...
+
+
+class Engine:
+    """One scheduler's life. `promises` is what an earlier one left, or empty."""
+
+    def __init__(self, promises: Promises, **worker: Any) -> None:
+        self.wire, self.promises = Wire(), promises
+        self.bench = Unheard(limits=LIMITS, **worker)
+        self.edge = ClientEdge(
+            self.wire,  # type: ignore[arg-type]
+            Translate(max_model_len=LIMITS.max_model_len),
+            keep_alive_s=1e6,
+            max_early=64,
+            questions=lambda question: wire.Stats(values={}),
+            welcome=self._welcome,
+            promises=promises,
+            keep=promises.add,
+        )
+        self.edge.ready = True
+        self._feed(self.edge.recover(0))
+
+    def turn(self) -> None:
+        self._feed(self.edge.receive(0))
+        self._hear(self.bench.tick())
+        self._hear(self.bench.answer())
+        self.edge.send()
+
+    def _feed(self, inputs: Any) -> None:
+        for event in inputs:
+            self._hear(self.bench.send(event))
+
+    def _hear(self, outputs: list[results.Output]) -> None:
+        for output in outputs:
+            if isinstance(output, FOR_CLIENTS):
+                self.edge.take(output)
+
+    def _welcome(self, client: Client) -> wire.Welcome:
+        return wire.Welcome(client.number, client.token, 1.0, 2, 96, has_text=False, resumed=client.resumed)
+
+
+@attrs.define
+class Heard:
+    """A stream's sink: its tokens, each at its index, and how it ended."""
+
+    token_ids: list[int] = attrs.field(factory=list)
+    ends: list[Any] = attrs.field(factory=list)
+    num_accepted: int = 0
+
+    def put(self, item: Any) -> None:
+        assert not self.ends, f"{item} comes after {self.ends}"
+        if isinstance(item, wire.Tokens):
+            assert item.index == len(self.token_ids), f"tokens at {item.index} after {len(self.token_ids)}"
+            self.token_ids += item.token_ids
+        elif isinstance(item, wire.Accepted):
+            self.num_accepted += 1
+        elif isinstance(item, wire.Finished | EngineError):
+            self.ends.append(item)
+
+
+class Speaker:
+    """A client's conversation over one connection after another; frames wait until somebody carries them."""
+
+    def __init__(self) -> None:
+        self.conversation = Conversation("here")
+        self.num_connections = 0
+        self.outgoing: deque[bytes] = deque()
+        self.connect()
+
+    @property
+    def identity(self) -> bytes:
+        return b"connection %d of %d" % (self.num_connections, id(self))
+
+    def connect(self) -> None:
+        """A new connection, whose probe goes ahead. What waited to be sent is sent on it."""
+        self.num_connections += 1
+        self.outgoing.appendleft(b"")
+
+    def submit(self, request_id: str, prompt: list[int], **options: Any) -> Heard:
+        frame, sink = submit_frame("here", prompt, request_id=request_id, options=options), Heard()
+        self.outgoing.append(frame)
+        self.conversation.submit(request_id, sink, frame)
+        return sink
+
+    def hear(self, frame: bytes) -> None:
+        self.outgoing.extend(self.conversation.feed(codec.for_client().decode(frame)))
