@@ -50,8 +50,9 @@ def existing_tests() -> set[str]:
     }
 
 
-def test_every_property_names_tests_that_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (DOCS / "invariants.md").read_text()))
+@pytest.mark.parametrize("page", ["invariants.md", "hazards.md"])
+def test_every_property_and_hazard_names_tests_that_exist(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text()))
     assert named
     assert named <= existing_tests()
 

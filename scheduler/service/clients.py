@@ -5,7 +5,7 @@ calls `receive` at the start of a poll and `send` at its end.
 """
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..core import events, results
 from ..wire import codec
 from ..wire import messages as wire
 from ..wire.sockets import Router
+from .early import Early, EarlySubmits
 from .promises import ACCEPTED, CLIENT, EMITTED, ENDED, GONE, HEARD, Fact, Promises
 from .ratelimit import Drops
 from .request_line import log_request
@@ -26,15 +27,7 @@ from .translate import Client, Translate
 log = structlog.get_logger()
 SILENT_KEEP_ALIVES = 3  # so many missed, and a client counts as unreachable
 LINGER_MS = 1000
-
-
-@attrs.frozen
-class _Early:
-    """A submit that came before the first READY, when eos and vocabulary are not known yet."""
-
-    arrived_ns: int
-    client: int
-    message: wire.Submit
+_NOBODY = 0  # no client has this number
 
 
 class ClientEdge:
@@ -59,13 +52,12 @@ class ClientEdge:
         self.ready = False
         self._silence_ns = int(SILENT_KEEP_ALIVES * keep_alive_s * 1e9)
         self._next_silence_check_ns = 0
-        self._max_early = max_early
+        self.early = EarlySubmits(max_early)
         self._questions = questions
         self._welcome = welcome
         self._promises, self._keep = promises, keep
         self._wall_ns = time.time_ns() - time.monotonic_ns()  # a time of facts over one of ours
         self._decoder = codec.from_client()
-        self._early: deque[_Early] = deque()
         self._away: set[int] = set()
         self._told: list[tuple[int, Record | None, Any]] = []
 
@@ -91,8 +83,8 @@ class ClientEdge:
     def release(self, now_ns: int) -> Iterator[events.Input]:
         """Yield the events of what waited for the first READY, in the order of arrival."""
         self.ready = True
-        while self._early:
-            early = self._early.popleft()
+        while self.early:
+            early = self.early.pop()
             client = self.translate.clients.get(early.client)
             if client is not None:
                 yield from self._request(client, early.message, early.arrived_ns)
@@ -127,6 +119,7 @@ class ClientEdge:
         client.heard_ns = now_ns
         if client.number in self._away:
             self._away.discard(client.number)
+            client.resumed = True  # it is welcomed again, and its requests are there
             yield events.ClientHello(client.number)
         if isinstance(message, wire.GetStats | wire.GetHealth):
             self._told.append((client.number, None, self._questions(message)))
@@ -134,7 +127,7 @@ class ClientEdge:
             if self._promises.ended_of(client.number, message.request_id) is not None:
                 self._keep([HEARD, client.number, message.request_id])
         elif isinstance(message, wire.Goodbye):
-            self.drop_early(client.number)
+            self.early.drop(client.number)
             yield events.ClientGoodbye(client.number)
         elif not isinstance(message, wire.KeepAlive):
             yield from self._request_or_early(client, message, now_ns)
@@ -146,6 +139,8 @@ class ClientEdge:
             return
         hello = self.translate.hello(identity, message, now_ns)
         self._away.discard(hello.client)
+        # What was to be told went to a connection that is gone: Welcome comes first, resumes tell the rest.
+        self._told = [(_NOBODY if to == hello.client else to, record, said) for to, record, said in self._told]
         if hello.client not in self._promises.clients:
             self._keep([CLIENT, hello.client, self.translate.clients[hello.client].token])
         yield hello
@@ -167,29 +162,20 @@ class ClientEdge:
             self._cancel_early(client, message.request_id)
         elif isinstance(message, wire.ResumeRequest):
             raise LocalError("a resume never waits for the first READY")
-        elif any(early.client == client.number and early.message == message for early in self._early):
-            log.debug("submit_repeated", client=client.number, request_id=message.request_id)  # it waits already
-        elif self.num_early >= self._max_early:
+        elif self.early.repeats(client.number, message):
+            log.debug("submit_repeated", client=client.number, request_id=message.request_id)
+        elif self.early.is_full:
             self._refuse(client, message.request_id, Refused("QUEUE_FULL", "no worker is ready, and the queue is full"))
         else:
-            self._early.append(_Early(now_ns, client.number, message))
+            self.early.add(Early(now_ns, client.number, message))
 
     def _cancel_early(self, client: Client, request_id: str) -> None:
         """It was never accepted, so a refusal is its one answer."""
-        mine = [
-            early for early in self._early if (early.client, early.message.request_id) == (client.number, request_id)
-        ]
-        self._told.append((client.number, None, wire.CancelAck(request_id=request_id, live=bool(mine))))
-        if mine:
-            self._early.remove(mine[0])
+        mine = self.early.find(client.number, request_id)
+        self._told.append((client.number, None, wire.CancelAck(request_id=request_id, live=mine is not None)))
+        if mine is not None:
+            self.early.remove(mine)
             self._refuse(client, request_id, Refused("CANCELLED", "it was cancelled before it was accepted"))
-
-    @property
-    def num_early(self) -> int:
-        return len(self._early)
-
-    def drop_early(self, client: int) -> None:
-        self._early = deque(early for early in self._early if early.client != client)
 
     def _request(
         self, client: Client, message: wire.Submit | wire.CancelRequest | wire.ResumeRequest, now_ns: int
@@ -219,8 +205,7 @@ class ClientEdge:
             again = self.translate.again(ended, message.from_index, now_ns)
             self._told += [(client.number, None, one) for one in again]
             return
-        mine = (client.number, message.request_id)
-        if any((early.client, early.message.request_id) == mine for early in self._early):
+        if self.early.find(client.number, message.request_id) is not None:
             return  # it will be accepted when there is a worker
         event = self.translate.resume(client, message)
         record = self.translate.records[event.request]
@@ -264,6 +249,7 @@ class ClientEdge:
 
     def recover(self, now_ns: int) -> Iterator[events.Input]:
         """Yield what the core must hear of those whom an earlier scheduler promised something; they are away."""
+        self.translate.skip_numbers(self._promises.requests)
         self._away.update(self._promises.clients)
         for number, token in self._promises.clients.items():
             yield self.translate.recover_client(number, token, now_ns)

@@ -197,5 +197,5 @@ class Metrics:
             worker_times=self._worker.times.copy(),
             refused_at_door=self._clients.refused.copy(),
             dropped={"client": self._clients.drops.count, "worker": self._worker.drops.count},
-            early_len=self._clients.num_early,
+            early_len=len(self._clients.early),
         )

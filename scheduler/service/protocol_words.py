@@ -20,8 +20,9 @@ second half is what scheduler and worker say to each other, for who writes a wor
 ## Sockets and frames
 
 The engine binds one ZeroMQ ROUTER at `bind`; each client connects a DEALER. `ipc://PATH` (at most
-{MAX_IPC_PATH_BYTES} bytes, in a folder of mode 0700, the socket 0600) or `tcp://` on loopback: there is no
-encryption, and who can connect can ask for everything.
+{MAX_IPC_PATH_BYTES} bytes, in a folder of mode 0700, the socket 0600), or `tcp://`: on loopback as it is, on other
+interfaces with CURVE, ZeroMQ's own encryption, and an allow-list of clients' keys ([security](security.md)). Who can
+connect can ask for everything.
 
 A message is **one** frame of at most {MAX_FRAME_BYTES} bytes (16 MiB):
 

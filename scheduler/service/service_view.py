@@ -25,7 +25,7 @@ def describe_service(
         **worker.times,
         "client_frames_dropped": clients.drops.count,
         "worker_frames_dropped": worker.drops.count,
-        "early_len": clients.num_early,
+        "early_len": len(clients.early),
         "clients_turned_away": clients.router.num_turned_away,
         "refused_at_door": dict(clients.refused),
         "metrics_url": metrics_url,

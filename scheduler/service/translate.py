@@ -6,6 +6,7 @@ all. `clients.py` calls it; `worker_rows.py` does the same for commands and repo
 """
 
 import secrets
+from collections.abc import Iterable
 
 import attrs
 import msgspec
@@ -61,9 +62,7 @@ class Translate:
 
     def hello(self, identity: bytes, message: wire.ClientHello, now_ns: int) -> events.ClientHello:
         """Intern a client; a known resume token makes it the one that it was, on its new connection."""
-        client = self._by_identity.get(identity)
-        if client is None and message.resume_token is not None:
-            client = self._by_token.get(message.resume_token)
+        client = self._by_token.get(message.resume_token or "") or self._by_identity.get(identity)
         if client is not None:
             client.resumed = True
         else:
@@ -125,7 +124,7 @@ class Translate:
 
     def _intern(self, client: Client, record: Record) -> None:
         request = record.submit.request
-        self._num_requests = max(self._num_requests, request)
+        self.skip_numbers([request])
         self.records[request] = record
         client.ids[record.request_id] = request
         self.num_with_stops += record.stops is not None
@@ -147,6 +146,10 @@ class Translate:
         return events.Resume(client.number, request, message.from_index)
 
     # ---- what an earlier scheduler left -------------------------------------------------------------------------
+
+    def skip_numbers(self, requests: Iterable[int]) -> None:
+        """Numbers that are taken, by requests that have ended too."""
+        self._num_requests = max(self._num_requests, *requests, 0)
 
     def recover_client(self, number: int, token: str, now_ns: int) -> events.ClientHello:
         """A client that is away: whoever brings its token is it."""

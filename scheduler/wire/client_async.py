@@ -24,6 +24,8 @@ from .samples import samples_of
 from .sockets import dealer
 
 _CLOSE_LINGER_MS = 500
+_MOST_AT_ONCE = 256  # frames
+_NOBLOCK = int(zmq.NOBLOCK)  # a plain integer: pyzmq looks at an Enum's bits in Python
 
 
 class _Sink(asyncio.Queue[Any]):
@@ -215,14 +217,15 @@ class AsyncClient:
             await self._try(frame)
 
     async def _send(self, frame: bytes) -> None:
-        """Never yields, so that what a caller registers afterwards is there before the answer."""
+        """Never yields, so that what a caller registers afterwards is there before the answer.
+
+        What cannot be sent, for want of a connection or of room, is said again with what waits for an answer.
+        """
         if self._socket is None:
             raise EngineLost(f"the client of {self.address} is not connected")
         self._sent = time.monotonic()
-        try:
+        with suppress(zmq.Again):
             await self._socket.send(frame, zmq.NOBLOCK)
-        except zmq.Again:
-            raise self._conversation.lost(time.monotonic() - self._heard) from None
 
     async def _try(self, frame: bytes) -> None:
         """Say what nobody waits for. While the pipe is full it is not said: `_keep_alive` will notice the silence."""
@@ -230,20 +233,28 @@ class AsyncClient:
             await self._send(frame)
 
     async def _receive(self) -> None:
+        """What waits behind a frame is read without asking the loop, which would cost several times the reading."""
         decoder = codec.for_client()
+        waiting: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket)
         while True:
-            frame = await self._socket.recv()
-            self._heard = time.monotonic()
-            try:
-                message = decoder.decode(frame)
-            except PeerError as error:
-                self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
-                continue
-            for frame in self._conversation.feed(message):
-                await self._try(frame)
-            if isinstance(message, messages.Welcome):
-                self.welcome = message
-                self._welcomed.set()
+            await self._take(decoder, await self._socket.recv())
+            with suppress(zmq.Again):
+                for _ in range(_MOST_AT_ONCE):
+                    await self._take(decoder, waiting.recv(_NOBLOCK))
+            await asyncio.sleep(0)  # the streams' readers have their turn
+
+    async def _take(self, decoder: codec.Decoder[messages.ToClient], frame: bytes) -> None:
+        self._heard = time.monotonic()
+        try:
+            message = decoder.decode(frame)
+        except PeerError as error:
+            self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
+            return
+        for answer in self._conversation.feed(message):
+            await self._try(answer)
+        if isinstance(message, messages.Welcome):
+            self.welcome = message
+            self._welcomed.set()
 
     async def _keep_alive(self) -> None:
         """Show that we are there; a long queue is silent too, so ask before giving the engine up."""

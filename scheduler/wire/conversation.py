@@ -5,55 +5,18 @@ socket, thread or clock. `client.py` and `client_async.py` feed it and send the 
 """
 
 from collections import deque
-from typing import Any, Protocol
-
-import attrs
+from typing import Any
 
 from ...statemachine.errors import EngineError, Refused
 from . import codec, messages
-from .result import EngineLost, StreamMessage
+from .result import EngineLost
+from .waiting import Live, Reply, ReplySink, Sink, Submitted
 
-Reply = messages.Stats | messages.Health | messages.CancelAck
 Frames = list[bytes]
 _QUESTIONS: dict[Any, messages.ToScheduler] = {
     messages.Stats: messages.GetStats(),
     messages.Health: messages.GetHealth(),
 }
-
-
-class Sink(Protocol):
-    """Where one stream's messages go: a thread's or a loop's queue."""
-
-    def put(self, item: "StreamMessage | EngineError") -> None: ...
-
-
-class ReplySink(Protocol):
-    """Where one answer goes."""
-
-    def put(self, item: "Reply | EngineError") -> None: ...
-
-
-@attrs.define(eq=False)
-class _Submitted:
-    """A submit that was not answered yet. `sink` is None once its stream was left, `again` when it was said twice."""
-
-    sink: Sink | None
-    frame: bytes
-    again: bool = False
-    quiet: bool = False  # nothing was heard since the last nudge
-
-
-@attrs.define(eq=False)
-class _Live:
-    """An accepted request. `next_index` is how much of its output the stream has; `num_echoes`, how many resumes are to
-    be answered; `stalled`, that output came from beyond it and what lies between was asked for."""
-
-    sink: Sink
-    next_index: int
-    accepted: bool = True  # the stream has heard so
-    num_echoes: int = 0
-    stalled: bool = False
-    quiet: bool = False
 
 
 class Conversation:
@@ -73,8 +36,8 @@ class Conversation:
         self.welcome: messages.Welcome | None = None
         self._token = resume_token
         self._greeting = False
-        self._unanswered: dict[str, deque[_Submitted]] = {}
-        self._live: dict[str, _Live] = {}
+        self._unanswered: dict[str, deque[Submitted]] = {}
+        self._live: dict[str, Live] = {}
         self._cancels: dict[str, deque[ReplySink | None]] = {}
         self._asked: dict[type, deque[ReplySink]] = {kind: deque() for kind in _QUESTIONS}
 
@@ -89,12 +52,12 @@ class Conversation:
     # ---- what callers want --------------------------------------------------------------------------------------
 
     def submit(self, request_id: str, sink: Sink, frame: bytes) -> None:
-        self._unanswered.setdefault(request_id, deque()).append(_Submitted(sink, frame))
+        self._unanswered.setdefault(request_id, deque()).append(Submitted(sink, frame))
 
     def resume(self, request_id: str, sink: Sink, from_index: int) -> None:
         """The new stream takes the request over from an older one of this client, which ends."""
         older = self._live.get(request_id)
-        self._live[request_id] = _Live(sink, from_index, accepted=False, num_echoes=1, stalled=True)
+        self._live[request_id] = Live(sink, from_index, accepted=False, num_echoes=1, stalled=True)
         if older is not None:
             older.sink.put(Refused("RESUMED", f"request {request_id} goes on in a newer stream of this client"))
 
@@ -132,7 +95,7 @@ class Conversation:
                     one.again = True
                     frames.append(one.frame)
                 one.quiet = True
-        return frames
+        return frames + self._questions()
 
     # ---- what the engine says -----------------------------------------------------------------------------------
 
@@ -162,7 +125,7 @@ class Conversation:
         """End every stream and question with `error`."""
         waiting: list[Any] = [live.sink for live in self._live.values()]
         for sinks in self._waiting():
-            waiting += [one.sink if isinstance(one, _Submitted) else one for one in sinks]
+            waiting += [one.sink if isinstance(one, Submitted) else one for one in sinks]
             sinks.clear()
         self._live.clear()
         self._unanswered.clear()
@@ -199,6 +162,11 @@ class Conversation:
             for one in submitted:
                 one.again = True
                 frames.append(one.frame)
+        return frames + self._questions()
+
+    def _questions(self) -> Frames:
+        """All that wait for an answer."""
+        frames: Frames = []
         for request_id, sinks in self._cancels.items():
             frames += [codec.encode(messages.CancelRequest(request_id=request_id))] * len(sinks)
         for kind, asked in self._asked.items():
@@ -219,7 +187,7 @@ class Conversation:
             return []
         if one.sink is None:  # it was left in the meantime
             return self._cancel(message.request_id)
-        self._live[message.request_id] = _Live(one.sink, 0)
+        self._live[message.request_id] = Live(one.sink, 0)
         one.sink.put(message)
         return []
 
@@ -242,15 +210,15 @@ class Conversation:
 
     def _finished(self, message: messages.Finished) -> Frames:
         live = self._live.get(message.request_id)
-        if live is None:  # a stream that was left
-            return self.heard(message.request_id)
+        if live is None:  # a stream that was left, unless its Accepted is still to come
+            return [] if message.request_id in self._unanswered else self.heard(message.request_id)
         if message.output_len > live.next_index:
             return self._ask_for_gap(message.request_id, live)
         del self._live[message.request_id]
         live.sink.put(message)
         return []
 
-    def _ask_for_gap(self, request_id: str, live: _Live) -> Frames:
+    def _ask_for_gap(self, request_id: str, live: Live) -> Frames:
         """Output that does not follow what the stream has. What does was lost, or is on its way already."""
         if live.stalled:
             return []
@@ -269,7 +237,7 @@ class Conversation:
         if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again:
             if one.sink is None:
                 return self._cancel(request_id)
-            live = self._live[request_id] = _Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
+            live = self._live[request_id] = Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
             return [self._resume(request_id, live)]
         if one is not None:
             if one.sink is not None:
@@ -279,7 +247,7 @@ class Conversation:
             live.sink.put(error)
         return []
 
-    def _answered(self, request_id: str) -> _Submitted | None:
+    def _answered(self, request_id: str) -> Submitted | None:
         """Whose turn it is among the submits of this id."""
         submitted = self._unanswered.get(request_id)
         if not submitted:
@@ -289,7 +257,7 @@ class Conversation:
             del self._unanswered[request_id]
         return one
 
-    def _resume(self, request_id: str, live: _Live) -> bytes:
+    def _resume(self, request_id: str, live: Live) -> bytes:
         live.num_echoes += 1
         return codec.encode(messages.ResumeRequest(request_id=request_id, from_index=live.next_index))
 

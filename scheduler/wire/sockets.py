@@ -140,12 +140,14 @@ def dealer(
 ) -> "zmq.Socket[bytes]":
     """Return a DEALER connected to `address` (which need not exist yet). Raises `Refused` for a bad address.
 
-    probes: an empty frame goes ahead on each new connection, so that the other side speaks first.
+    probes: an empty frame goes ahead on each new connection, so that the other side speaks first; what waited for an
+    older connection is dropped with it, and nothing waits while there is none.
     """
     refuse_all(f"connect {address}", endpoint_problems(address, has_keys=keys is not None))
     made = context.socket(zmq.DEALER)
     _bound(made, high_water)
     made.setsockopt(zmq.PROBE_ROUTER, int(probes))
+    made.setsockopt(zmq.IMMEDIATE, int(probes))  # else one pipe outlives its connections, and only the first is probed
     if keys is not None:
         made.curve_serverkey, made.curve_publickey, made.curve_secretkey = keys.server, keys.public, keys.secret
     try:

@@ -125,8 +125,10 @@ class Speaker:
         return b"connection %d of %d" % (self.num_connections, id(self))
 
     def connect(self) -> None:
-        """A new connection, whose probe goes ahead. What waited to be sent is sent on it."""
+        """A new connection, whose probe goes ahead. What waited to be sent is sent on it, but for an old one's hello."""
         self.num_connections += 1
+        decode = codec.from_client().decode
+        self.outgoing = deque(one for one in self.outgoing if one and not isinstance(decode(one), wire.ClientHello))
         self.outgoing.appendleft(b"")
 
     def submit(self, request_id: str, prompt: list[int], **options: Any) -> Heard:

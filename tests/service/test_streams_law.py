@@ -107,17 +107,20 @@ def prompt(number: int) -> list[int]:
     return [number + 1, 7, 3]
 
 
-@settings(max_examples=250, deadline=None)
-@given(faults=FAULTS_LIST, lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4))
+@settings(max_examples=2500, deadline=None)
+@given(faults=FAULTS_LIST, asked=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60)), min_size=1, max_size=4))
 def test_every_stream_hears_its_whole_output_once_whatever_is_lost_repeated_or_killed(
-    faults: list[Fault], lengths: list[int]
+    faults: list[Fault], asked: list[tuple[int, int]]
 ) -> None:
+    """asked: (turn, max_tokens) of each request."""
     world = World(faults)
-    heard = [
-        world.speaker.submit(f"r{number}", prompt(number), max_tokens=length) for number, length in enumerate(lengths)
-    ]
+    heard: list[Heard] = []
+    for number, (turn, length) in enumerate(sorted(asked)):
+        while world.turn < turn:
+            world.step()
+        heard.append(world.speaker.submit(f"r{number}", prompt(number), max_tokens=length))
     world.run(heard)
-    for number, (one, length) in enumerate(zip(heard, lengths, strict=True)):
+    for number, (one, (_, length)) in enumerate(zip(heard, sorted(asked), strict=True)):
         assert one.token_ids == world.engine.bench.solo(prompt(number), length)
         assert isinstance(one.ends[0], wire.Finished)
         assert one.num_accepted == 1

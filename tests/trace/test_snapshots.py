@@ -151,7 +151,8 @@ def test_every_attribute_of_every_record_comes_back_by_value_and_type() -> None:
 
 
 def test_what_a_core_holds_beside_its_ledger_is_frozen_or_made_anew() -> None:
-    made_anew = {"limits", "policy", "learns", "needs_confidence", "tables", "handlers", "_outputs", "_pending"}
+    given = {"limits", "policy", "tables", "watch"}
+    made_anew = given | {"learns", "needs_confidence", "handlers", "_outputs", "_pending"}
     assert {*vars(marked())} - made_anew == {"ledger", "totals", "fired"}
 
 
