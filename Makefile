@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 RUN := OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/python
 
-.PHONY: demo test lint clean
+.PHONY: demo test commands lint clean
 
 demo: $(VENV)/ready
 	$(RUN) -m dsparkd demo
 
 test: $(VENV)/ready
 	$(RUN) -m pytest -n 2 --dist worksteal
+
+commands: $(VENV)/ready
+	$(RUN) -m pytest -n 2 -m commands
 
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .

@@ -1,7 +1,8 @@
 """dsparkd: an engine for DSpark speculative decoding.
 
 The public API, loaded on first use: `Client`, `AsyncClient` (talk to an engine), `local` (an engine of one's own for a
-`with` block), `curve_keys` (for an engine beyond this machine), and the errors that they raise. Importing this never loads torch.
+`with` block), `curve_keys` (for an engine beyond this machine), and the errors that they raise. Importing this never
+loads torch.
 """
 
 from importlib import import_module

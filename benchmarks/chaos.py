@@ -260,7 +260,7 @@ def storm(settings: Settings, arguments: argparse.Namespace, report: Report, log
             user.start()
         kills = 0
         while kills < arguments.kills:
-            time.sleep(dice.uniform(0.05, 0.4))
+            time.sleep(dice.uniform(0.05, 4.0 if arguments.pair else 0.4))
             if is_ready(settings.bind) or dice.random() < 0.1:  # mostly those who work; now and then who just starts
                 kind = dice.choice(KINDS)
                 kills += strike(kind, parent, users, dice, report) and kind != "client"

@@ -17,12 +17,12 @@ def judge(ledger: Ledger, limits: Limits, submit: Submit) -> Verdict:
     longest = limits.max_model_len - 1
     if limits.max_prompt_len is not None:
         longest = min(longest, limits.max_prompt_len)
+    if submit.request in ledger.requests:  # first: said again, it is no new request whatever holds for those
+        return Verdict("DUPLICATE_ID", "a request of this id is live at this client")
     if ledger.engine.state is not engine.State.OPEN:
         return Verdict("DRAINING", "the engine finishes what is live and takes no new request")
     if submit.client not in ledger.clients:
         return Verdict("UNKNOWN_CLIENT", f"client {submit.client} has not said hello")
-    if submit.request in ledger.requests:
-        return Verdict("DUPLICATE_ID", "a request of this id is live at this client")
     if ledger.worker.state is worker.State.ABANDONED:
         return Verdict("NO_WORKER", f"no worker is left to serve: {ledger.worker.reason}")
     if prompt_len < 1:

@@ -86,12 +86,12 @@ class Reference:
 
     def refuse(self, request_id: int, client: int, code: str | None) -> Expected:
         """`code` is what the submit is unfit for by itself; the engine's own reasons come first."""
-        if self.draining:
+        if self.live(request_id) is not None:
+            code = "DUPLICATE_ID"
+        elif self.draining:
             code = "DRAINING"
         elif client not in self.away:
             code = "UNKNOWN_CLIENT"
-        elif self.live(request_id) is not None:
-            code = "DUPLICATE_ID"
         elif self.given_up:
             code = "NO_WORKER"
         return [] if code is None else [("Refusal", request_id, code)]

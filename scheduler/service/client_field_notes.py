@@ -33,7 +33,13 @@ CLIENT_FIELDS: dict[type, dict[str, Note]] = {
         "prompt": Note("the prompt as text, where `Welcome.has_text`", limit="at most 64 characters for each of "
                        "max_model_len"),
         "prompt_token_ids": Note("the prompt as token ids", limit=f"one or more, {_TOKEN_IDS}"),
+        "messages": Note("turns of a chat; the checkpoint's template makes one prompt of them",
+                         limit="as many characters as a `prompt`"),
         "options": Note("the request's options; judged by themselves, so that a bad one is refused with its name"),
+    },
+    wire.ChatMessage: {
+        "role": Note("who speaks, in the template's words: system, user, assistant"),
+        "content": Note("what was said"),
     },
     wire.RequestOptions: {
         "max_tokens": Note("most tokens to emit; max_model_len ends it sooner", "tokens"),

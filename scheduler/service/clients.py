@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import structlog
 
-from ...statemachine.errors import LocalError, PeerError, Refused
+from ...statemachine.errors import PeerError, Refused
 from ..core import events, results
 from ..wire import codec
 from ..wire import messages as wire
@@ -155,13 +155,11 @@ class ClientEdge:
     def _request_or_early(
         self, client: Client, message: wire.Submit | wire.CancelRequest | wire.ResumeRequest, now_ns: int
     ) -> Iterator[events.Input]:
-        early_cancel = isinstance(message, wire.CancelRequest) and message.request_id not in client.ids
-        if self.ready or not (early_cancel or isinstance(message, wire.Submit)):
+        promised = message.request_id in client.ids or self._promises.ended_of(client.number, message.request_id)
+        if self.ready or promised or isinstance(message, wire.ResumeRequest):  # an earlier scheduler may have promised
             yield from self._request(client, message, now_ns)
         elif isinstance(message, wire.CancelRequest):
             self._cancel_early(client, message.request_id)
-        elif isinstance(message, wire.ResumeRequest):
-            raise LocalError("a resume never waits for the first READY")
         elif self.early.repeats(client.number, message):
             log.debug("submit_repeated", client=client.number, request_id=message.request_id)
         elif self.early.is_full:

@@ -26,6 +26,7 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "PROMPT_TOO_LONG": ("the prompt takes more than max_prompt_len tokens, or its text more than 64 characters for "
                         "each of max_model_len", "shorten it"),
     "QUEUE_FULL": ("max_queue requests wait", "try later"),
+    "TEMPLATE_UNAVAILABLE": ("messages of a chat, and the checkpoint has no template", "send a prompt"),
     "TEXT_UNAVAILABLE": ("a prompt or a stop is text, and the engine has no tokenizer", "send token ids"),
     "UNKNOWN_CLIENT": ("the engine has forgotten this client meanwhile", "say ClientHello again"),
     "UNKNOWN_ID": ("a resume names no request of this client, live or kept", "submit it"),

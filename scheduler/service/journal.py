@@ -61,6 +61,9 @@ class Journal:
         except BlockingIOError:
             os.close(self._lock)
             raise Refused("BAD_CONFIG", f"journal = {str(folder)!r}: another scheduler holds it") from None
+        except OSError as error:
+            os.close(self._lock)
+            raise Refused("BAD_CONFIG", f"journal = {str(folder)!r}: cannot be written: {error}") from error
         except BaseException:
             os.close(self._lock)
             raise

@@ -23,6 +23,7 @@ from ..core.policies import Policy, start_warnings
 from ..wire import messages as wire
 from ..wire.curve import server_keys
 from ..wire.sockets import Router
+from .chat import chat_template_beside
 from .clients import ClientEdge
 from .config import Settings
 from .cost_files import read_costs
@@ -54,7 +55,11 @@ class Service:
     def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
         self.settings = settings
         self.core = Core(settings.limits(), only_policy(settings, policy))
-        self.translate = Translate(tokenizer or tokenizer_beside(settings.target), max_model_len=settings.max_model_len)
+        self.translate = Translate(
+            tokenizer or tokenizer_beside(settings.target),
+            max_model_len=settings.max_model_len,
+            chat=chat_template_beside(settings.target),
+        )
         self._costs = None if settings.cost_table is None else read_costs(Path(settings.cost_table))
         self._trace = Recorded(self.core, lambda request: self.translate.records[request].request_id)
         self._promises = Promises(most_kept=settings.max_kept)

@@ -23,7 +23,8 @@ _TO_WORKER, _FROM_WORKER = get_args(wire.ToWorker), get_args(wire.FromWorker)
 REFUSED_WITH: dict[type, tuple[str, ...]] = {
     wire.ClientHello: ("BAD_VERSION",),
     wire.Submit: (
-        "BAD_PROMPT", "EMPTY_PROMPT", "PROMPT_TOO_LONG", "BAD_TOKEN", "TEXT_UNAVAILABLE", "UNSUPPORTED_OPTION",
+        "BAD_PROMPT", "EMPTY_PROMPT", "PROMPT_TOO_LONG", "BAD_TOKEN", "TEXT_UNAVAILABLE", "TEMPLATE_UNAVAILABLE",
+        "UNSUPPORTED_OPTION",
         "BAD_OPTION", "DUPLICATE_ID", "QUEUE_FULL", "CLIENT_LIMIT", "DRAINING", "NO_WORKER", "UNKNOWN_CLIENT",
         "CANCELLED",
     ),
@@ -45,7 +46,8 @@ def protocol_page() -> str:
     sections = [
         words.HEAD,
         words.CONVERSATIONS,
-        "## What a client says\n\n" + _messages(_TO_SCHEDULER, parts={wire.Submit: [wire.RequestOptions]}),
+        "## What a client says\n\n"
+        + _messages(_TO_SCHEDULER, parts={wire.Submit: [wire.ChatMessage, wire.RequestOptions]}),
         "## What a client hears\n\n"
         + _messages(_TO_CLIENT, parts={wire.Tokens: [wire.Pass], wire.Finished: [wire.RequestCounts]}),
         _codes(),

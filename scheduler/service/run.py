@@ -6,6 +6,7 @@ for people.
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -29,8 +30,12 @@ def serve(settings: Settings, *, respawn: bool = False) -> int:
         parent = Parent(lambda: start(settings), budget=settings.respawn_budget)
         parent.install_signals()
         return parent.run()
-    service = Service(settings)
-    service.install_signals()
+    told = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
+    try:  # a signal waits for the handlers: what was made until then would stay behind
+        service = Service(settings)
+        service.install_signals()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, told)
     return service.run()
 
 

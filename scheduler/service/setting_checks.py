@@ -101,6 +101,8 @@ def _joint_problems(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> l
     if values["journal"] is None:
         idle = [key for key in values if key.startswith("journal_") and values[key] != defaults[key]]
         problems += [f"{key} = {values[key]!r}: expected journal = FOLDER with it" for key in idle]
+    elif values["bind"].startswith("tcp://") and values["bind"].rpartition(":")[2] in ("*", "0"):
+        problems.append(f"bind = {values['bind']!r}: expected a port of its own with a journal, to be found again at")
     elif values["trace"] is not None and not values["trace"].endswith("/"):
         problems.append(f"trace = {values['trace']!r}: expected a FOLDER/ with a journal: each scheduler has its file")
     if values["device"] == "cpu" and values["runner"] == "cuda":

@@ -15,7 +15,9 @@ _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what half a character decodes to
 class Tokenizer(Protocol):
     """What the service needs of a tokenizer."""
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        """whole: with the special tokens that begin or end a text; else it has them already."""
+        ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
@@ -33,8 +35,8 @@ class FileTokenizer:
         except Exception as error:  # the library raises bare Exception for a bad file
             raise Refused("BAD_CONFIG", f"{path}: no tokenizer: {error}") from error
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._inner.encode(text).ids)
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        return list(self._inner.encode(text, add_special_tokens=whole).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._inner.decode(list(token_ids), skip_special_tokens=True))

@@ -6,7 +6,7 @@ all. `clients.py` calls it; `worker_rows.py` does the same for commands and repo
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 import msgspec
@@ -15,6 +15,7 @@ from ...statemachine.errors import Refused
 from ..core import events, results
 from ..core.ledger import Ledger
 from ..wire import messages as wire
+from .chat import ChatTemplate
 from .core_options import core_options
 from .options import read_options
 from .promises import Promise
@@ -42,8 +43,10 @@ class Client:
 class Translate:
     """The tables of names. `vocab_size` and `eos_token_ids` come with the first READY."""
 
-    def __init__(self, tokenizer: Tokenizer | None = None, *, max_model_len: int = 512) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Tokenizer | None = None, *, max_model_len: int = 512, chat: ChatTemplate | None = None
+    ) -> None:
+        self.tokenizer, self.chat = tokenizer, chat
         self.max_model_len = max_model_len
         self.vocab_size: int | None = None
         self.eos_token_ids: frozenset[int] = frozenset()
@@ -178,23 +181,35 @@ class Translate:
     # ---- requests: what they say -----------------------------------------------------------------------------------
 
     def _prompt(self, message: wire.Submit) -> tuple[int, ...]:
-        if (message.prompt is None) == (message.prompt_token_ids is None):
-            raise Refused("BAD_PROMPT", "expected exactly one of prompt and prompt_token_ids")
-        if message.prompt is not None:
-            if self.tokenizer is None:
-                raise Refused("TEXT_UNAVAILABLE", "prompt is text, but this engine has no tokenizer: send token ids")
-            length, longest = len(message.prompt), MAX_CHARACTERS_A_TOKEN * self.max_model_len
-            if length > longest:  # tokenising a book would hold up everybody
-                raise Refused("PROMPT_TOO_LONG", f"prompt of {length} characters: expected at most {longest}")
-            prompt = tuple(self.tokenizer.encode(message.prompt))
+        given = [one for one in (message.prompt, message.prompt_token_ids, message.messages) if one is not None]
+        if len(given) != 1:
+            raise Refused("BAD_PROMPT", "expected exactly one of prompt, prompt_token_ids and messages")
+        if message.prompt_token_ids is not None:
+            prompt = tuple(message.prompt_token_ids)
         else:
-            prompt = tuple(message.prompt_token_ids or ())
+            prompt = self._tokens_of(message.prompt, message.messages or [])
         if not prompt:
             raise Refused("EMPTY_PROMPT", "the prompt is empty: expected one token or more")
         if min(prompt) < 0 or (self.vocab_size is not None and max(prompt) >= self.vocab_size):
             bad = min(prompt) if min(prompt) < 0 else max(prompt)
             raise Refused("BAD_TOKEN", f"token id {bad} at {prompt.index(bad)}: expected 0..{_top(self.vocab_size)}")
         return prompt
+
+    def _tokens_of(self, text: str | None, messages: Sequence[wire.ChatMessage]) -> tuple[int, ...]:
+        """Of a text, or of a chat's messages, whose template writes special tokens itself."""
+        if self.tokenizer is None:
+            raise Refused("TEXT_UNAVAILABLE", "prompt is text, but this engine has no tokenizer: send token ids")
+        longest = MAX_CHARACTERS_A_TOKEN * self.max_model_len
+        length = len(text or "") + sum(len(one.role) + len(one.content) for one in messages)
+        if length > longest:  # tokenising a book would hold up everybody
+            raise Refused("PROMPT_TOO_LONG", f"prompt of {length} characters: expected at most {longest}")
+        if text is not None:
+            return tuple(self.tokenizer.encode(text))
+        if self.chat is None:
+            raise Refused(
+                "TEMPLATE_UNAVAILABLE", "messages: the target's checkpoint has no chat template: send a prompt"
+            )
+        return tuple(self.tokenizer.encode(self.chat.render(messages), whole=False))
 
     def _stops(self, options: wire.RequestOptions) -> StopFinder | None:
         if not options.stop:

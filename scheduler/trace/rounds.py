@@ -1,7 +1,7 @@
 """Rounds for a calibration: verified drafts with the confidence that the drafter had in them, out of two kinds of file.
 
-Owns the readers: traces (`serve --trace`, whose policy asks for confidences), and the JSON lines that
-`generate --passes --output` writes. `calibration.py` fits, `cli/calibrate.py` shows.
+Owns the readers: traces (`serve --trace`, whose policy asks for confidences, or whose requests ask for their passes),
+and the JSON lines that `generate --passes --output` writes. `calibration.py` fits, `cli/calibrate.py` shows.
 """
 
 from collections.abc import Iterator
@@ -54,6 +54,8 @@ def rounds_of_trace(path: Path) -> Iterator[Round]:
                 if type(got) is not events.Emitted:
                     continue
                 logits = held.pop((got.slot, got.epoch), None)
+                if logits is None and got.detail is not None:  # of a request that asked for its passes
+                    logits = got.detail.confidence_logits
                 if logits is not None and type(row) is events.Decode and row.draft_len:
                     yield Round(tuple(logits[: row.draft_len]), row.draft_len, got.accepted_len)
                 if got.held_confidence_logits is not None:

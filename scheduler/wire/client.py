@@ -11,7 +11,6 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -21,13 +20,14 @@ from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
 from .conversation import Conversation
 from .curve import ClientKeys
-from .frames import frame_of, submit_frame
+from .frames import Prompt, frame_of, submit_frame
 from .result import EngineLost, Result
 from .samples import samples_of
 from .sockets import dealer
 from .stream import Stream as Stream
 
 _CLOSE_LINGER_MS = 500
+_GOODBYE_S = 1.0  # how long a goodbye waits for a connection that has just gone
 _Queue = queue.SimpleQueue[Any]
 _Left = tuple[str, _Queue]  # a stream that nobody reads any more
 
@@ -46,6 +46,7 @@ class Client:
         self._conversation = Conversation(address, resume_token=resume_token)
         self._outgoing: deque[bytes | _Left] = deque()
         self._closing = False
+        self._patience_ends = math.inf
         self._welcomed: _Queue = queue.SimpleQueue()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = dealer(
@@ -61,8 +62,9 @@ class Client:
             self.close()
             raise
 
-    def submit(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Stream:
-        """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
+    def submit(self, prompt: Prompt, *, request_id: str | None = None, **options: Any) -> Stream:
+        """Submit text, token ids or messages of a chat, and return its stream. Options are `RequestOptions`, judged by
+        the engine."""
         name = request_id or f"r-{secrets.token_hex(8)}"
         frame = submit_frame(self.address, prompt, request_id=name, options=options)
         sink: _Queue = queue.SimpleQueue()
@@ -71,13 +73,11 @@ class Client:
             self._conversation.submit(name, sink, frame)
         return Stream(self, name, sink)
 
-    def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
+    def generate(self, prompt: Prompt, *, request_id: str | None = None, **options: Any) -> Result:
         """Submit and wait for the end. A refusal raises `Refused`; a failure is in `Result.error`."""
         return self.submit(prompt, request_id=request_id, **options).result()
 
-    def samples(
-        self, prompt: str | Sequence[int], *, n: int, request_id: str | None = None, **options: Any
-    ) -> list[Stream]:
+    def samples(self, prompt: Prompt, *, n: int, request_id: str | None = None, **options: Any) -> list[Stream]:
         """Submit `n` samples of one prompt: requests `request_id/0`, `/1`, ... of one seed, one sample index each."""
         each = samples_of(self.address, n, request_id, options)
         return [self.submit(prompt, request_id=name, **own) for name, own in each]
@@ -127,6 +127,7 @@ class Client:
             if self._closing:
                 return
             self._outgoing.append(codec.encode(messages.Goodbye(reason="closed")))
+            self._patience_ends = time.monotonic() + min(self.timeout_s, _GOODBYE_S)
             self._closing = True
             self._wake()
         self._thread.join()
@@ -163,16 +164,18 @@ class Client:
             self._wake()
 
     def _was_read(self, request_id: str) -> None:
-        self._outgoing += self._conversation.heard(request_id)
-        if not self._closing:
-            self._wake()
+        with self._lock:
+            self._outgoing += self._conversation.heard(request_id)
+            if not self._closing:
+                self._wake()
 
     def _send(self, frame: bytes) -> None:
         """Queue a frame. The lock is held, so that its answer cannot be routed before it is asked for."""
         if self._closing:
             raise EngineLost(f"the client of {self.address} is closed")
-        self._outgoing.append(frame)
-        self._wake()
+        if not self._conversation.greeting:  # else it is said once we are welcome
+            self._outgoing.append(frame)
+            self._wake()
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is full of wake-ups already
@@ -191,7 +194,8 @@ class Client:
             while not self._closing or self._outgoing:
                 welcome = self._conversation.welcome
                 keep_alive_s = welcome.keep_alive_s if welcome else self.timeout_s / 4
-                ready = dict(poller.poll(math.ceil(500 * min(keep_alive_s, self.timeout_s / 4))))
+                pause_s = min(keep_alive_s, self.timeout_s / 4) / 2
+                ready = dict(poller.poll(math.ceil(1000 * min(pause_s, _GOODBYE_S / 8 if self._closing else pause_s))))
                 now = time.monotonic()
                 if self._wake_read in ready:
                     os.read(self._wake_read, 65536)
@@ -249,18 +253,28 @@ class Client:
                     self._conversation.fail_all(PeerError(f"{self.address}: {error}"))
                 return
             with self._lock:
+                was_greeting = self._conversation.greeting
                 answers = self._conversation.feed(message)
+                if self._conversation.greeting and not was_greeting and not self._closing:
+                    self._drop_frames()
                 if isinstance(message, messages.Welcome):
                     self._welcomed.put(message)
                 self._outgoing.extendleft(reversed(answers))  # a hello comes before all that waits
 
+    def _drop_frames(self) -> None:
+        """On a new connection all that waits for an answer is said again; streams that were left have yet to be."""
+        for _ in range(len(self._outgoing)):
+            head = self._outgoing.popleft()
+            if not isinstance(head, bytes):
+                self._outgoing.append(head)
+
     def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
         """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
         with self._lock:
-            if self._closing and now - heard > self.timeout_s:
+            if self._closing and now > self._patience_ends:
                 self._outgoing.clear()  # nobody is there to hear the goodbye
             if self._conversation.num_open == 0:
-                return (heard if self._closing else now), now
+                return now, now
             if now - heard > self.timeout_s:
                 self._conversation.fail_all(self._conversation.lost(self.timeout_s))
                 return now, now

@@ -7,7 +7,7 @@ Owns one task that reads the socket and one that keeps the connection alive; bel
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
 from .conversation import Conversation
 from .curve import ClientKeys
-from .frames import frame_of, submit_frame
+from .frames import Prompt, frame_of, submit_frame
 from .result import EngineLost, Result, ResultBuilder, StreamMessage
 from .samples import samples_of
 from .sockets import dealer
@@ -113,10 +113,9 @@ class AsyncClient:
             raise
         return self
 
-    async def submit(
-        self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any
-    ) -> AsyncStream:
-        """Submit text or token ids and return its stream; options are `RequestOptions`, judged by the engine."""
+    async def submit(self, prompt: Prompt, *, request_id: str | None = None, **options: Any) -> AsyncStream:
+        """Submit text, token ids or messages of a chat, and return its stream. Options are `RequestOptions`, judged by
+        the engine."""
         name = request_id or f"r-{secrets.token_hex(8)}"
         frame = submit_frame(self.address, prompt, request_id=name, options=options)
         sink = _Sink()
@@ -124,13 +123,13 @@ class AsyncClient:
         self._conversation.submit(name, sink, frame)
         return AsyncStream(self, name, sink)
 
-    async def generate(self, prompt: str | Sequence[int], *, request_id: str | None = None, **options: Any) -> Result:
+    async def generate(self, prompt: Prompt, *, request_id: str | None = None, **options: Any) -> Result:
         """Submit and wait for the end; leaving early (a cancelled task) cancels the request."""
         async with await self.submit(prompt, request_id=request_id, **options) as stream:
             return await stream.result()
 
     async def samples(
-        self, prompt: str | Sequence[int], *, n: int, request_id: str | None = None, **options: Any
+        self, prompt: Prompt, *, n: int, request_id: str | None = None, **options: Any
     ) -> list[AsyncStream]:
         """Submit `n` samples of one prompt: requests `request_id/0`, `/1`, ... of one seed, one sample index each."""
         each = samples_of(self.address, n, request_id, options)
@@ -179,11 +178,11 @@ class AsyncClient:
         if self._socket is None:
             return
         await self._try(codec.encode(messages.Goodbye(reason="closed")))
+        open_one, self._socket = self._socket, None  # who closes it at the same time finds it closed
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._socket.close(linger=_CLOSE_LINGER_MS)
-        self._socket = None
+        open_one.close(linger=_CLOSE_LINGER_MS)
         self._conversation.fail_all(EngineLost(f"the client of {self.address} is closed"))
         self._context.term()
 
@@ -219,8 +218,12 @@ class AsyncClient:
     async def _send(self, frame: bytes) -> None:
         """Never yields, so that what a caller registers afterwards is there before the answer.
 
-        What cannot be sent, for want of a connection or of room, is said again with what waits for an answer.
+        What cannot be sent, for want of a connection, a welcome or room, is said again with what waits for an answer.
         """
+        if self._socket is None or not self._conversation.greeting:
+            await self._say(frame)
+
+    async def _say(self, frame: bytes) -> None:
         if self._socket is None:
             raise EngineLost(f"the client of {self.address} is not connected")
         self._sent = time.monotonic()
@@ -230,7 +233,7 @@ class AsyncClient:
     async def _try(self, frame: bytes) -> None:
         """Say what nobody waits for. While the pipe is full it is not said: `_keep_alive` will notice the silence."""
         with suppress(EngineLost):
-            await self._send(frame)
+            await self._say(frame)
 
     async def _receive(self) -> None:
         """What waits behind a frame is read without asking the loop, which would cost several times the reading."""

@@ -19,13 +19,22 @@ class ClientHello(Message, frozen=True):
     resume_token: str | None = None
 
 
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a chat."""
+
+    role: str
+    content: str
+
+
 class Submit(Message, frozen=True):
-    """Exactly one of `prompt` and `prompt_token_ids`. `options` is decoded apart, so that a bad one can be refused."""
+    """Exactly one of `prompt`, `prompt_token_ids` and `messages`, which the checkpoint's chat template makes a prompt.
+    `options` is decoded apart, so that a bad one can be refused."""
 
     request_id: RequestId
     prompt: str | None = None
     prompt_token_ids: list[int] | None = None
     options: msgspec.Raw = msgspec.Raw(b"\x80")
+    messages: list[ChatMessage] | None = None
 
 
 class RequestOptions(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

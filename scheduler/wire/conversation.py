@@ -10,9 +10,10 @@ from typing import Any
 from ...statemachine.errors import EngineError, Refused
 from . import codec, messages
 from .result import EngineLost
-from .waiting import Live, Reply, ReplySink, Sink, Submitted
+from .waiting import Live, ReplySink, Sink, Submitted, drop_left, put_next
 
 Frames = list[bytes]
+_MOST_READ = 256
 _QUESTIONS: dict[Any, messages.ToScheduler] = {
     messages.Stats: messages.GetStats(),
     messages.Health: messages.GetHealth(),
@@ -27,19 +28,22 @@ class Conversation:
     left cancels its own request only, whoever bears the same id: while it is unanswered, that is when it is accepted.
 
     On a new connection everything that waits is said again: live streams resume where they are, submits that were not
-    answered are repeated (and resumed, if the engine had accepted them). An engine that does not know the client any
-    more has lost its live requests, and their streams hear so.
+    answered are repeated (and resumed, if the engine had accepted them). Before them comes what makes ids free: streams
+    that were left, and ends that were read. While `greeting`, nothing need be sent: all of it will be said again. An
+    engine that does not know the client any more has lost its live requests, and their streams hear so.
     """
 
     def __init__(self, address: str, *, resume_token: str | None = None) -> None:
         self.address = address
         self.welcome: messages.Welcome | None = None
+        self.greeting = False
+        self._unwelcome = False  # a nudge ago it was greeting already
         self._token = resume_token
-        self._greeting = False
         self._unanswered: dict[str, deque[Submitted]] = {}
         self._live: dict[str, Live] = {}
         self._cancels: dict[str, deque[ReplySink | None]] = {}
         self._asked: dict[type, deque[ReplySink]] = {kind: deque() for kind in _QUESTIONS}
+        self._read: dict[str, None] = {}  # whose ends were read or given up, newest last, until the id is used again
 
     @property
     def num_open(self) -> int:
@@ -52,7 +56,9 @@ class Conversation:
     # ---- what callers want --------------------------------------------------------------------------------------
 
     def submit(self, request_id: str, sink: Sink, frame: bytes) -> None:
-        self._unanswered.setdefault(request_id, deque()).append(Submitted(sink, frame))
+        submitted = self._unanswered.setdefault(request_id, deque())
+        alone = request_id not in self._live and all(one.sink is None for one in submitted)
+        submitted.append(Submitted(sink, frame, alone=alone))
 
     def resume(self, request_id: str, sink: Sink, from_index: int) -> None:
         """The new stream takes the request over from an older one of this client, which ends."""
@@ -70,10 +76,14 @@ class Conversation:
         waiting = [one for one in self._unanswered.get(request_id, ()) if one.sink is sink]
         for one in waiting:
             one.sink = None
-        return [] if waiting else self.heard(request_id)
+        return [] if waiting or live is not None else self.heard(request_id)  # the end of a live one is its own
 
     def heard(self, request_id: str) -> Frames:
         """The end of a request was read: the engine need not keep it any longer."""
+        self._read.pop(request_id, None)
+        self._read[request_id] = None
+        if len(self._read) > _MOST_READ:
+            del self._read[next(iter(self._read))]
         return [codec.encode(messages.Heard(request_id=request_id))]
 
     def cancel(self, request_id: str, sink: ReplySink | None) -> None:
@@ -84,7 +94,8 @@ class Conversation:
 
     def nudge(self) -> Frames:
         """Say again what was not answered since the last nudge: a frame of either side may have been lost."""
-        frames: Frames = []
+        frames = self._hello() if self._unwelcome else []
+        self._unwelcome = self.greeting
         for request_id, live in self._live.items():
             if live.quiet:
                 frames.append(self._resume(request_id, live))
@@ -114,11 +125,11 @@ class Conversation:
         if isinstance(message, messages.Welcome):
             return self._welcomed(message)
         if isinstance(message, messages.CancelAck):
-            _put_next(self._cancels.get(message.request_id), message)
+            put_next(self._cancels.get(message.request_id), message)
             if not self._cancels.get(message.request_id):
                 self._cancels.pop(message.request_id, None)
         else:
-            _put_next(self._asked[type(message)], message)
+            put_next(self._asked[type(message)], message)
         return []
 
     def fail_all(self, error: EngineError) -> None:
@@ -142,15 +153,15 @@ class Conversation:
 
     def _hello(self) -> Frames:
         """As the same client when there was one."""
-        self._greeting = True
+        self.greeting = True
         return [codec.encode(messages.ClientHello(resume_token=self._token))]
 
     def _welcomed(self, message: messages.Welcome) -> Frames:
-        self.welcome, self._token, self._greeting = message, message.resume_token, False
+        self.welcome, self._token, self.greeting = message, message.resume_token, False
         return self._say_again(resumed=message.resumed)
 
     def _say_again(self, *, resumed: bool) -> Frames:
-        frames: Frames = []
+        frames = self._farewells()
         if resumed:
             frames += [self._resume(request_id, live) for request_id, live in self._live.items()]
         else:
@@ -164,11 +175,25 @@ class Conversation:
                 frames.append(one.frame)
         return frames + self._questions()
 
+    def _farewells(self) -> Frames:
+        """What the engine knows of streams that were left ends, and their ids are free, before these are said again."""
+        left = [request_id for request_id in self._cancels if drop_left(self._cancels[request_id])]
+        for request_id, submitted in list(self._unanswered.items()):
+            staying = deque(one for one in submitted if one.sink is not None)
+            if len(staying) < len(submitted) and request_id not in self._live:
+                left.append(request_id)
+            self._unanswered[request_id] = staying
+        self._unanswered = {request_id: staying for request_id, staying in self._unanswered.items() if staying}
+        cancels = [frame for request_id in dict.fromkeys(left) for frame in self._cancel(request_id)]
+        return cancels + [codec.encode(messages.Heard(request_id=request_id)) for request_id in self._read]
+
     def _questions(self) -> Frames:
         """All that wait for an answer."""
         frames: Frames = []
         for request_id, sinks in self._cancels.items():
-            frames += [codec.encode(messages.CancelRequest(request_id=request_id))] * len(sinks)
+            used = request_id in self._unanswered or request_id in self._live  # by others than those that were left
+            num_asked = sum(not used or sink is not None for sink in sinks)
+            frames += [codec.encode(messages.CancelRequest(request_id=request_id))] * num_asked
         for kind, asked in self._asked.items():
             frames += [codec.encode(_QUESTIONS[kind])] * len(asked)
         return frames
@@ -183,8 +208,8 @@ class Conversation:
                 live.sink.put(message)
             return []
         one = self._answered(message.request_id)
-        if one is None:  # it was answered before
-            return []
+        if one is None:  # it was answered before: said twice, and it may have been refused first
+            return [] if live is not None else self._cancel(message.request_id)
         if one.sink is None:  # it was left in the meantime
             return self._cancel(message.request_id)
         self._live[message.request_id] = Live(one.sink, 0)
@@ -227,14 +252,14 @@ class Conversation:
 
     def _refused(self, message: messages.Refused) -> Frames:
         if message.code == "HELLO_FIRST":
-            return [] if self._greeting else self._hello()  # one hello is enough for all that was sent before it
+            return [] if self.greeting else self._hello()  # one hello is enough for all that was sent before it
         request_id = message.request_id
         if request_id is None:
             self.fail_all(Refused(message.code, f"{self.address}: {message.message}"))
             return []
         error = Refused(message.code, f"{self.address}: request {request_id}: {message.message}")
         live, one = self._live.get(request_id), self._answered(request_id)
-        if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again:
+        if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again and one.alone:
             if one.sink is None:
                 return self._cancel(request_id)
             live = self._live[request_id] = Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
@@ -255,6 +280,8 @@ class Conversation:
         one = submitted.popleft()
         if not submitted:
             del self._unanswered[request_id]
+        self._read.pop(request_id, None)  # what had to be said of its id was said before it
+        drop_left(self._cancels.get(request_id))
         return one
 
     def _resume(self, request_id: str, live: Live) -> bytes:
@@ -262,12 +289,6 @@ class Conversation:
         return codec.encode(messages.ResumeRequest(request_id=request_id, from_index=live.next_index))
 
     def _cancel(self, request_id: str) -> Frames:
-        """Nobody waits for the answer, but it is said again until there is one."""
+        """Nobody waits for the answer, but it is said again until there is one; nor will its end be read."""
         self.cancel(request_id, None)
-        return [codec.encode(messages.CancelRequest(request_id=request_id))]
-
-
-def _put_next(sinks: Any, message: Reply) -> None:
-    sink = sinks.popleft() if sinks else None
-    if sink is not None:
-        sink.put(message)
+        return [codec.encode(messages.CancelRequest(request_id=request_id)), *self.heard(request_id)]

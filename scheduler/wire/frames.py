@@ -3,7 +3,7 @@
 Owns the refusal of what cannot be said. `client.py` and `client_async.py` call it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +14,20 @@ from . import codec, messages
 _reader = codec.from_client()  # as the engine reads
 
 
-def submit_frame(address: str, prompt: str | Sequence[int], *, request_id: str, options: dict[str, Any]) -> bytes:
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]  # text, token ids, or messages of a chat
+
+
+def submit_frame(address: str, prompt: Prompt, *, request_id: str, options: dict[str, Any]) -> bytes:
     """Return the frame of a Submit; what cannot be said is refused here, what may not be, by the engine."""
     try:
         raw = msgspec.Raw(msgspec.msgpack.encode(options))
         if isinstance(prompt, str):
             made = messages.Submit(request_id=request_id, prompt=prompt, options=raw)
+        elif any(isinstance(one, Mapping) for one in prompt):
+            turns = msgspec.convert(list(prompt), list[messages.ChatMessage])
+            made = messages.Submit(request_id=request_id, messages=turns, options=raw)
         else:
-            made = messages.Submit(request_id=request_id, prompt_token_ids=list(prompt), options=raw)
+            made = messages.Submit(request_id=request_id, prompt_token_ids=list(prompt), options=raw)  # type: ignore[arg-type]
     except (TypeError, OverflowError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise Refused("BAD_OPTION", f"{address}: request {request_id}: cannot be sent: {error}") from error
     return frame_of(address, made)

@@ -17,6 +17,7 @@ from typing import Self
 from ...statemachine.errors import Refused
 
 HEAD = struct.Struct("<II")
+_NOTHING = bytes(HEAD.size)
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 
 
@@ -76,8 +77,14 @@ def _records(path: Path, file: BufferedReader | BufferedIOBase) -> Iterator[byte
         if length > MAX_RECORD_BYTES:
             message = f"{path} at byte {at}: a record of {length} bytes, expected at most {MAX_RECORD_BYTES}"
             raise Refused("BAD_FILE", message)
+        if head == _NOTHING:
+            if not _is_zero(file):
+                raise Refused("BAD_FILE", f"{path} at byte {at}: zeros where a record should begin")
+            return  # room that a file system gave and a power cut left empty
         payload = file.read(length)
         if len(payload) < length:
+            if _begins_with_whole(payload, checksum):
+                raise Refused("BAD_FILE", f"{path} at byte {at}: a record of {length} bytes is shorter than it says")
             return
         if zlib.crc32(payload) != checksum:
             if not file.read(1):
@@ -85,3 +92,30 @@ def _records(path: Path, file: BufferedReader | BufferedIOBase) -> Iterator[byte
             raise Refused("BAD_FILE", f"{path} at byte {at}: the checksum of a record of {length} bytes is wrong")
         yield payload
         at += HEAD.size + length
+
+
+def _is_zero(file: BufferedReader | BufferedIOBase) -> bool:
+    """Whether nothing but zeros follows to the end. No record is empty, so nothing is lost by reading on."""
+    while block := file.read(1 << 16):
+        if block.strip(b"\0"):
+            return False
+    return True
+
+
+def _begins_with_whole(rest: bytes, checksum: int) -> bool:
+    """Whether a record is whole before the file's end, and another one behind it: its length is damaged then, not its
+    tail torn."""
+    so_far = 0
+    for at in range(len(rest)):
+        so_far = zlib.crc32(rest[at : at + 1], so_far)
+        if so_far == checksum and _is_whole(rest[at + 1 :]):
+            return True
+    return False
+
+
+def _is_whole(rest: bytes) -> bool:
+    if len(rest) < HEAD.size:
+        return False
+    length, checksum = HEAD.unpack_from(rest)
+    payload = rest[HEAD.size : HEAD.size + length]
+    return bool(len(payload) == length and zlib.crc32(payload) == checksum)

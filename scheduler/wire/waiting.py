@@ -3,6 +3,7 @@
 Owns the records only; `conversation.py` decides about them.
 """
 
+from collections import deque
 from typing import Protocol
 
 import attrs
@@ -28,11 +29,13 @@ class ReplySink(Protocol):
 
 @attrs.define(eq=False)
 class Submitted:
-    """A submit that was not answered yet. `sink` is None once its stream was left, `again` when it was said twice."""
+    """A submit that was not answered yet. `sink` is None once its stream was left, `again` when it was said twice;
+    `alone`: no other stream of its id was there, so that an id that is taken when it is said again is its own."""
 
     sink: Sink | None
     frame: bytes
     again: bool = False
+    alone: bool = True
     quiet: bool = False  # nothing was heard since the last nudge
 
 
@@ -47,3 +50,20 @@ class Live:
     num_echoes: int = 0
     stalled: bool = False
     quiet: bool = False
+
+
+def put_next(sinks: deque[ReplySink | None] | deque[ReplySink] | None, message: Reply) -> None:
+    """An answer is for who asked first, if anybody waits for it."""
+    sink = sinks.popleft() if sinks else None
+    if sink is not None:
+        sink.put(message)
+
+
+def drop_left(sinks: deque[ReplySink | None] | None) -> bool:
+    """Forget the cancels that nobody waits for, of streams that were left. Return whether there were any."""
+    staying = [sink for sink in sinks or () if sink is not None]
+    if sinks is None or len(staying) == len(sinks):
+        return False
+    sinks.clear()
+    sinks.extend(staying)
+    return True

@@ -53,7 +53,7 @@ def talking() -> Iterator[Client]:
     size = json.loads((ROOT / "models/pairs/stdlib-small/target/config.json").read_text())["vocab_size"]
     with tempfile.TemporaryDirectory(prefix="dsparkd-test-") as folder:
         bind = f"ipc://{folder}/engine"
-        target = f"scripted:mean=3.2,vocab={size},step_us=500"
+        target = f"scripted:mean=3.2,vocab={size},step_us=2000"
         service = Service(
             Settings.from_mapping({**SCRIPTED, "target": target, "bind": bind, "max_queue": 24}), tokenizer=tokenizer
         )

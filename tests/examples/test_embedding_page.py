@@ -27,6 +27,7 @@ def test_every_block_of_the_page_runs_as_it_stands(talking: Client) -> None:
     assert len(whole.splitlines()) >= 4
     assert gathered.startswith("[")
     assert cancelled == "True CANCELLED\n"
-    assert resumed.startswith("Accepted(request_id='long'")
+    assert "Tokens(request_id='long', index=" in resumed
+    assert "index=0" not in resumed
     assert "state='FINISHED'" in resumed
     assert refused.startswith("BAD_OPTION ")

@@ -125,7 +125,7 @@ class Speaker:
         return b"connection %d of %d" % (self.num_connections, id(self))
 
     def connect(self) -> None:
-        """A new connection, whose probe goes ahead. What waited to be sent is sent on it, but for an old one's hello."""
+        """A new connection, whose probe goes ahead. What waited is sent on it, but for an older one's hello."""
         self.num_connections += 1
         decode = codec.from_client().decode
         self.outgoing = deque(one for one in self.outgoing if one and not isinstance(decode(one), wire.ClientHello))

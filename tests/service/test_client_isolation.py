@@ -96,7 +96,7 @@ def test_a_stream_left_before_its_answer_is_cancelled_when_it_is_accepted() -> N
     conversation.submit("name", left, b"")
     conversation.submit("name", kept, b"")
     assert conversation.leave("name", left) == []
-    assert conversation.feed(accepted("name")) == [CANCEL]
+    assert conversation.feed(accepted("name")) == [CANCEL, HEARD]  # nobody will read its end
     assert conversation.feed(wire.Refused(code="DUPLICATE_ID", message="no", request_id="name")) == []
     assert left == []
     assert [type(one) for one in kept] == [Refused]
@@ -106,7 +106,7 @@ def test_a_live_stream_that_is_left_is_cancelled_once() -> None:
     conversation, sink = Conversation("here"), Sink()
     conversation.submit("name", sink, b"")
     conversation.feed(accepted("name"))
-    assert conversation.leave("name", sink) == [CANCEL]
+    assert conversation.leave("name", sink) == [CANCEL, HEARD]
     assert conversation.leave("name", sink) == [HEARD]
     assert conversation.num_open == 0
 
@@ -119,7 +119,7 @@ def test_a_stream_whose_request_is_resumed_by_another_ends() -> None:
     conversation.feed(wire.Tokens(request_id="name", index=0, token_ids=[1]))
     assert isinstance(older[-1], Refused)
     assert len(newer) == 1
-    assert conversation.leave("name", older) == [HEARD]  # a live one is none the worse for it
+    assert conversation.leave("name", older) == []  # a live one is none the worse for it, and its end is its own
 
 
 @pytest.mark.parametrize("from_index", [0, 2])

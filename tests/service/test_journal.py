@@ -192,6 +192,19 @@ def test_a_fact_that_cannot_follow_is_refused_with_its_place(tmp_path: Path, fac
         folded(tmp_path)
 
 
+def test_zeros_at_the_end_are_room_that_nobody_wrote_to_and_anywhere_else_damage(tmp_path: Path) -> None:
+    one = opened(tmp_path)
+    one.add([CLIENT, 1, "token"])
+    one.commit()
+    one.close()
+    whole = one.path.read_bytes()
+    one.path.write_bytes(whole + bytes(200_000))
+    assert folded(tmp_path).clients == {1: "token"}
+    one.path.write_bytes(whole + bytes(200_000) + b"x")
+    with pytest.raises(Refused, match="zeros where a record should begin"):
+        folded(tmp_path)
+
+
 def test_a_folder_has_one_scheduler_at_a_time(tmp_path: Path) -> None:
     one = opened(tmp_path)
     with pytest.raises(Refused, match="another scheduler holds it"):
