@@ -259,15 +259,6 @@ def test_a_client_notices_that_its_engine_died(serve: Serve) -> None:
         list(stream)
 
 
-def test_a_client_of_an_engine_that_is_gone_closes_although_it_would_wait_an_hour_for_an_answer(serve: Serve) -> None:
-    engine = serve()
-    client = engine.client(timeout_s=3600.0)
-    engine.process.kill()
-    engine.process.wait()
-    client.close()
-    assert not client._thread.is_alive()
-
-
 def test_a_dead_engines_socket_is_taken_over_and_a_live_ones_is_refused(serve: Serve) -> None:
     first = serve()
     first.client()

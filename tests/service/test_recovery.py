@@ -131,6 +131,15 @@ def test_without_a_journal_each_live_id_hears_that_the_engine_was_restarted(serv
     assert client.generate(prompt(0), max_tokens=5).token_ids == reference(prompt(0), 5)
 
 
+def test_a_client_of_an_engine_that_is_gone_closes_although_it_would_wait_an_hour_for_an_answer(serve: Serve) -> None:
+    engine = serve()
+    client = engine.client(timeout_s=3600.0)
+    engine.process.kill()
+    engine.process.wait()
+    client.close()
+    assert not client._thread.is_alive()
+
+
 def test_a_parent_passes_the_drain_on_and_ends_with_its_scheduler(durable: Serve) -> None:
     engine = durable()
     client = engine.client()
