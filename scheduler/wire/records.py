@@ -32,6 +32,9 @@ class RecordWriter:
         self.num_synced_bytes = 0
 
     def append(self, payload: bytes) -> None:
+        """Of one byte or more: a head of zeros is no record, but room that nobody wrote to."""
+        if not payload:
+            raise ValueError(f"{self.path}: an empty record")
         if len(payload) > MAX_RECORD_BYTES:
             raise ValueError(f"{self.path}: a record of {len(payload)} bytes, expected at most {MAX_RECORD_BYTES}")
         self._file.write(HEAD.pack(len(payload), zlib.crc32(payload)))

@@ -156,7 +156,7 @@ def test_a_damaged_byte_is_told_with_its_place_or_is_in_the_last_turn(
 
 PLAIN = st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=5) | st.binary(max_size=5)
 VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
-PAYLOADS = st.lists(st.binary(max_size=60) | VALUES.map(journals._encoder.encode), max_size=4)
+PAYLOADS = st.lists(st.binary(min_size=1, max_size=60) | VALUES.map(journals._encoder.encode), max_size=4)
 
 
 @settings(max_examples=200, deadline=None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_traces import busy
 
 
-@given(payloads=st.lists(st.binary(max_size=40), max_size=6), data=st.data())
+@given(payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=6), data=st.data())
 def test_a_torn_file_yields_whole_records_only(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], data: st.DataObject
 ) -> None:
