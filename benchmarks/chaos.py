@@ -35,6 +35,7 @@ from dsparkd.scheduler.wire import messages as wire
 
 NEAR = 1e-4  # float32
 NUM_CLIENTS = 4
+LONGEST_SURVIVAL_S = 5.0  # of a child over its parent
 KINDS = ("worker", "worker", "worker", "stop worker", "scheduler", "client")
 SLOW = "scripted:mean=3.2,step_us=2000"
 
@@ -126,12 +127,15 @@ def engine(settings: Settings, log: Any) -> Iterator[int]:
     try:
         yield process.pid
     finally:
-        below = [pid for one in children(process.pid) for pid in (one, *children(one))]
         local.stop(process)
-        until = time.monotonic() + 5
-        while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < until:
-            time.sleep(0.05)
-        engine.orphans = sum(Path(f"/proc/{pid}").exists() for pid in below)  # type: ignore[attr-defined]
+
+
+def is_ours(pid: int) -> bool:
+    """Whether it still lives, and is no other process that got its number."""
+    try:
+        return b"dsparkd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def storm(settings: Settings, arguments: argparse.Namespace, report: Report, log: Any) -> list[Load]:
@@ -144,8 +148,9 @@ def storm(settings: Settings, arguments: argparse.Namespace, report: Report, log
         users = [Load(proxy.address, numbers, ended, pair=arguments.pair) for _ in range(NUM_CLIENTS)]
         for user in users:
             user.start()
-        kills = 0
+        kills, seen = 0, set[int]()
         while kills < arguments.kills:
+            seen.update(pid for one in children(parent) for pid in (one, *children(one)))
             time.sleep(dice.uniform(0.05, 4.0 if arguments.pair else 0.4))
             if is_ready(settings.bind) or dice.random() < 0.1:  # mostly those who work; now and then who just starts
                 kind = dice.choice(KINDS)
@@ -157,7 +162,8 @@ def storm(settings: Settings, arguments: argparse.Namespace, report: Report, log
         for user in users:
             user.join(max(0.0, until - time.monotonic()))
         report.proxied_faults = proxy.num_faults
-    report.orphans = engine.orphans  # type: ignore[attr-defined]
+    time.sleep(LONGEST_SURVIVAL_S)
+    report.orphans = sum(is_ours(pid) for pid in seen)
     return users
 
 

@@ -16,6 +16,7 @@ from dsparkd.scheduler.wire import messages as wire
 
 PATIENCE_S = 90.0  # after the last kill; whoever is not over by then hangs
 NUM_STREAMS = 4  # of each user
+ANSWER_S = 16.0  # a quarter of it passes before a user asks what became of a stream
 
 
 @attrs.define
@@ -58,7 +59,7 @@ class Load(threading.Thread):
         token: str | None = None
         live: dict[str, Asked] = {}
         while True:
-            client = Client(self.address, timeout_s=PATIENCE_S, resume_token=token)
+            client = Client(self.address, timeout_s=ANSWER_S, resume_token=token)
             token = client.welcome.resume_token
             self.killed.clear()
             readers = [threading.Thread(target=self.read, args=(client, live), daemon=True) for _ in range(NUM_STREAMS)]

@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 from ...statemachine.errors import EngineError, LocalError
-from ..wire.workerside import die_with_parent
+from ..wire.workerside import die_with_parent, tie_to_parent
 from .config import Settings
 from .journal import JournalLost
 from .logs import configure_logs
@@ -42,7 +42,8 @@ def serve(settings: Settings, *, respawn: bool = False) -> int:
 def start(settings: Settings, *, respawn: bool = False, log: Any = None) -> "subprocess.Popen[bytes]":
     """Start an engine as a child that dies with us."""
     command = [sys.executable, "-m", __spec__.name, settings.to_json(), "--parent-pid", str(os.getpid())]
-    return subprocess.Popen([*command, *(["--respawn"] if respawn else [])], stdin=subprocess.DEVNULL, stderr=log)
+    command += ["--respawn"] if respawn else []
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, preexec_fn=tie_to_parent)
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import structlog
 
 from ...statemachine.errors import LocalError
 from ..core import events
+from ..wire.workerside import tie_to_parent
 
 log = structlog.get_logger()
 TOKEN_VARIABLE = "DSPARKD_WORKER_TOKEN"
@@ -53,7 +54,7 @@ class Supervisor:
         command = [sys.executable, "-m", _PACKAGE, "worker", "--connect", self.address]
         command += ["--session", str(session), "--parent-pid", str(os.getpid())]
         environment = {**HABITS, **os.environ, **self._variables, TOKEN_VARIABLE: token}
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=tie_to_parent)
         self._child = Child(session, token, process, os.pidfd_open(process.pid))
         log.info("worker_spawned", session=session, pid=process.pid)
 

@@ -40,6 +40,7 @@ from .sockets import dealer
 IDLE_POLL_MS = 500  # how often an idle worker looks after its parent
 LINGER_MS = 1000  # for the last word
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # before any fork
 log = structlog.get_logger()
 
 
@@ -94,10 +95,18 @@ def serve_worker(address: str, *, session: int, token: str, backend: Backend, pa
         context.term()
 
 
+def tie_to_parent() -> None:
+    """Ask Linux for SIGKILL at the parent's death; elsewhere the look at each idle poll must do.
+
+    For `preexec_fn`: it lasts through the exec, so a child that is stopped while it still starts does not stay behind.
+    """
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def die_with_parent(parent_pid: int) -> None:
-    """Ask Linux for SIGKILL at the parent's death; elsewhere the look at each idle poll must do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    """The same from within, for who was started by somebody else; ends at once when the parent is gone already."""
+    tie_to_parent()
     if os.getppid() != parent_pid:  # it died before we asked
         sys.exit(1)
 

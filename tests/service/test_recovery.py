@@ -158,6 +158,19 @@ def test_nobody_outlives_the_parent(durable: Serve, eventually: Any, is_alive: A
     eventually(lambda: not any(is_alive(pid) for pid in pids), "the end of scheduler and worker")
 
 
+def test_a_worker_that_is_stopped_while_it_starts_does_not_outlive_its_scheduler(
+    serve: Serve, eventually: Any, is_alive: Any
+) -> None:
+    """Before a line of its own code has run: nobody could kill it later."""
+    for _ in range(3):
+        engine = serve(target=SLOW)
+        worker = engine.worker_pid()
+        kill(worker, signal.SIGSTOP)
+        kill(engine.process.pid)
+        engine.process.wait()
+        eventually(lambda worker=worker: not is_alive(worker), "the end of the stopped worker")
+
+
 def test_a_scheduler_that_dies_again_and_again_is_given_up(durable: Serve) -> None:
     engine = durable(respawn_budget=2)
     for _ in range(3):
