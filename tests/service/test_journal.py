@@ -90,7 +90,7 @@ def copied(promises: Promises) -> Any:
 SEEDS = st.integers(0, 1 << 30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, segment_bytes=st.sampled_from([1, 300, 1 << 30]), num_turns=st.integers(0, 60))
 def test_the_next_scheduler_knows_what_the_last_one_promised(
     tmp_path_factory: pytest.TempPathFactory, seed: int, segment_bytes: int, num_turns: int
@@ -107,7 +107,7 @@ def test_the_next_scheduler_knows_what_the_last_one_promised(
         one.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, where=st.floats(0, 1))
 def test_a_torn_end_costs_whole_turns_that_nobody_heard_of(
     tmp_path_factory: pytest.TempPathFactory, seed: int, where: float
@@ -129,7 +129,7 @@ def test_a_torn_end_costs_whole_turns_that_nobody_heard_of(
     assert state(folded(folder)) == states[last]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=SEEDS, where=st.floats(0, 0.999), value=st.integers(1, 255))
 def test_a_damaged_byte_is_told_with_its_place_or_is_in_the_last_turn(
     tmp_path_factory: pytest.TempPathFactory, seed: int, where: float, value: int
@@ -159,7 +159,7 @@ VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=4), max_leav
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=60) | VALUES.map(journals._encoder.encode), max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(payloads=PAYLOADS)
 def test_whatever_records_hold_they_fold_or_are_refused(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes]

@@ -172,8 +172,8 @@ def test_a_worker_that_is_stopped_while_it_starts_does_not_outlive_its_scheduler
 
 
 def test_a_scheduler_that_dies_again_and_again_is_given_up(durable: Serve) -> None:
-    engine = durable(respawn_budget=2)
-    for _ in range(3):
+    engine = durable(respawn_budget=1)
+    for _ in range(2):
         engine.client()
         kill(engine.scheduler_pid())
     assert engine.process.wait(60) == 1

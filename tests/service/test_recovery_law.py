@@ -70,7 +70,7 @@ def reborn(promises: Promises, **worker: Any) -> Bench:
     return bench
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(asked=st.lists(ASKED, min_size=1, max_size=5), deaths=st.lists(st.integers(1, 25), max_size=3), data=st.data())
 def test_a_scheduler_may_die_after_any_step_and_nobody_can_tell(
     asked: list[Asked], deaths: list[int], data: st.DataObject

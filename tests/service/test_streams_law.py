@@ -116,7 +116,7 @@ def prompt(number: int) -> list[int]:
     return [number + 1, 7, 3]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(faults=FAULTS_LIST, asked=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 60)), min_size=1, max_size=4))
 def test_every_stream_hears_its_whole_output_once_whatever_is_lost_repeated_or_killed(
     faults: list[Fault], asked: list[tuple[int, int]]
@@ -139,7 +139,7 @@ def test_every_stream_hears_its_whole_output_once_whatever_is_lost_repeated_or_k
     assert world.promises.live == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(turn=st.integers(2, 12), length=st.integers(30, 60))
 def test_without_a_journal_each_live_stream_hears_that_the_engine_was_restarted(turn: int, length: int) -> None:
     world = World([Fault("die", turn, 0)], journal=False)
