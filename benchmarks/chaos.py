@@ -10,6 +10,7 @@ request ends there; everything else is `changed`. Run, each about ten minutes on
 """
 
 import argparse
+import asyncio
 import json
 import os
 import random
@@ -27,7 +28,7 @@ from typing import Any
 import attrs
 from chaos_load import PATIENCE_S, Asked, Load
 from chaos_proxy import Proxy
-from dsparkd import AsyncClient, Client
+from dsparkd import AsyncClient, Client, EngineError
 from dsparkd.models.shipped import shipped_pair
 from dsparkd.scheduler.service import local, run
 from dsparkd.scheduler.service.config import Settings
@@ -117,7 +118,7 @@ def is_ready(address: str) -> bool:
     try:
         with Client(address, timeout_s=2.0) as asking:
             return asking.health().worker in ("READY", "DEGRADED")
-    except Exception:
+    except EngineError:
         return False
 
 
@@ -172,7 +173,6 @@ def storm(settings: Settings, arguments: argparse.Namespace, report: Report, log
 
 def undisturbed(settings: Settings, everything: list[Asked], log: Any) -> None:
     """What every request says when nobody meddles."""
-    import asyncio
 
     async def ask() -> None:
         async with AsyncClient(calm.bind, timeout_s=300) as client:
@@ -192,8 +192,8 @@ def undisturbed(settings: Settings, everything: list[Asked], log: Any) -> None:
 
 
 def judge(one: Asked, report: Report) -> None:
-    if one.name == "":
-        return  # its client was killed before anything was promised
+    if one.never_came:
+        return
     if not one.is_over:
         report.hung += 1
     elif one.problem == "duplicated":
@@ -237,7 +237,7 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(text + "\n")
     for one in everything:
-        if one.problem or not one.is_over:
+        if (one.problem and not one.never_came) or not one.is_over:
             print(one.name, one.problem, one.is_over, len(one.heard), len(one.expected), file=sys.stderr)
     return 1 if report.lost or report.duplicated or report.changed or report.hung or report.orphans else 0
 

@@ -30,6 +30,8 @@ class Asked:
     margins: list[float] = attrs.field(factory=list)
     heard: list[int] = attrs.field(factory=list)
     problem: str = ""  # duplicated, lost, or how it ended
+    was_accepted: bool = False  # as far as its user has heard: from then on it is promised
+    never_came: bool = False
     is_over: bool = False
 
 
@@ -94,6 +96,7 @@ class Load(threading.Thread):
         self.left.append(stream)
         try:
             for message in stream:
+                one.was_accepted = True
                 if isinstance(message, wire.Tokens):
                     self.take(one, message)
                 elif isinstance(message, wire.Finished):
@@ -103,11 +106,8 @@ class Load(threading.Thread):
                 if self.killed.is_set():
                     return
         except Refused as refused:
-            if refused.code == "UNKNOWN_ID" and self.num_kills:  # killed before it was accepted: nothing was promised
-                one.is_over, one.expected = True, []
-                one.name = ""
-                live.pop(next(name for name, other in live.items() if other is one))
-                return
+            # Its user was killed before the submit arrived: nothing was promised.
+            one.never_came = refused.code == "UNKNOWN_ID" and self.num_kills > 0 and not one.was_accepted
             one.problem, one.is_over = refused.code, True
             live.pop(one.name, None)
 

@@ -9,14 +9,15 @@ Run: `OMP_WAIT_POLICY=PASSIVE python benchmarks/endurance.py`.
 import argparse
 import gc
 import json
-import os
 import random
 import sys
+import tempfile
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any
 
+from dsparkd.scheduler.core import events, results
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.service import local, run
 from dsparkd.scheduler.service.config import Settings
@@ -46,7 +47,7 @@ def step_us(bench: Bench) -> float:
     for _ in range(STEPS_A_ROUND):
         bench.now_ns += 1_000_000
         began = time.thread_time_ns()
-        outputs = bench.core.handle(_tick(bench.now_ns))
+        outputs = bench.core.handle(events.Tick(bench.now_ns))
         spent += time.thread_time_ns() - began
         report = _report(bench, outputs)
         began = time.thread_time_ns()
@@ -55,15 +56,7 @@ def step_us(bench: Bench) -> float:
     return spent / STEPS_A_ROUND / 1e3
 
 
-def _tick(now_ns: int) -> Any:
-    from dsparkd.scheduler.core import events
-
-    return events.Tick(now_ns)
-
-
 def _report(bench: Bench, outputs: list[Any]) -> Any:
-    from dsparkd.scheduler.core import events, results
-
     command = next(one for one in outputs if isinstance(one, results.Command))
     return events.Report(command.session, command.step_id, bench.worker.run_rows(command.rows))
 
@@ -86,7 +79,7 @@ def measure(pid: int, client: Client) -> dict[str, Any]:
     rss_kb = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
     return {
         "steps": stats["steps"],
-        "files": len(os.listdir(f"/proc/{pid}/fd")),  # noqa: PTH208
+        "files": sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()),
         "rss_mb": rss_kb / 1024,
         "slots": stats["slots"],
         "queue_len": stats["queue_len"],
@@ -139,8 +132,6 @@ def grew(early: dict[str, Any], late: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    import tempfile
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50_000)
     parser.add_argument("--json", type=Path)

@@ -75,12 +75,12 @@ def reference() -> Callable[[Sequence[int], int], list[int]]:
 
 @pytest.fixture
 def program() -> Callable[..., str]:
-    """Run a Python example to its end and return what it printed."""
+    """Run a Python example to its end and return what it printed, of one that fails its complaint."""
 
     def run(*arguments: Any, status: int = 0) -> str:
         command = [sys.executable, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == status, done.stderr + done.stdout
-        return done.stdout
+        return done.stderr if status else done.stdout
 
     return run

@@ -47,4 +47,6 @@ def test_a_trace_is_sent_as_it_was_recorded(
 def test_a_file_of_neither_kind_is_refused_with_its_name(
     examples: Path, engine: Client, program: Callable[..., str]
 ) -> None:
-    program(examples / "load.py", __file__, "--connect", engine.address, status=1)
+    complaint = program(examples / "load.py", __file__, "--connect", engine.address, status=1)
+    assert __file__ in complaint
+    assert "Traceback" not in complaint

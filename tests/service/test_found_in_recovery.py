@@ -68,7 +68,6 @@ def test_an_id_that_is_used_again_after_its_stream_was_left_while_the_engine_was
     world.leave("a", old)
     new = world.speaker.submit("a", [7, 8, 9], max_tokens=10)
     world.turn(60)
-    print(new)
     assert new.token_ids in ([], world.solo([7, 8, 9], 10))
     assert not (isinstance(new.ends[0], wire.Finished) and new.ends[0].state == "CANCELLED")
 
@@ -83,7 +82,6 @@ def test_a_submit_that_was_left_unanswered_does_not_cancel_the_next_one_of_its_i
     new = world.speaker.submit("a", [1, 2, 3], max_tokens=10)
     world.speaker.outgoing.pop()
     world.turn(60)
-    print(new)
     assert new.token_ids == world.solo([1, 2, 3], 10)
 
 
@@ -114,7 +112,6 @@ def test_an_id_whose_end_was_read_while_the_engine_was_away_is_free_again() -> N
     world.turn(3)
     again = world.speaker.submit("a", [7, 8, 9], max_tokens=10)
     world.turn(30)
-    print(again)
     assert again.token_ids == world.solo([7, 8, 9], 10)
 
 
