@@ -73,14 +73,20 @@ def reference() -> Callable[[Sequence[int], int], list[int]]:
     return lambda prompt, length: ScriptedModel(num_slots=1, max_model_len=4096).continuation(list(prompt), length)
 
 
+def ran(arguments: Sequence[Any], status: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == status, done.stderr + done.stdout
+    return done
+
+
 @pytest.fixture
 def program() -> Callable[..., str]:
-    """Run a Python example to its end and return what it printed, of one that fails its complaint."""
+    """Run a Python example to its end and return what it printed."""
+    return lambda *arguments, status=0: ran(arguments, status).stdout
 
-    def run(*arguments: Any, status: int = 0) -> str:
-        command = [sys.executable, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
-        assert done.returncode == status, done.stderr + done.stdout
-        return done.stderr if status else done.stdout
 
-    return run
+@pytest.fixture
+def complaint() -> Callable[..., str]:
+    """Run a Python example that refuses its input with status 1, and return what it said of it."""
+    return lambda *arguments: ran(arguments, 1).stderr
