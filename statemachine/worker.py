@@ -74,7 +74,7 @@ class ReadinessFacts(Protocol):
 class BudgetFacts(Protocol):
     """What RESPAWN is classified by: the worker's record in the ledger."""
 
-    respawns: int
+    fruitless_respawns: int  # in a row, with no token between
     restart_budget: int
 
 
@@ -85,7 +85,7 @@ def classify_readiness(facts: ReadinessFacts) -> Readiness:
 
 
 def classify_budget(facts: BudgetFacts) -> Budget:
-    return Budget.AGAIN if facts.respawns < facts.restart_budget else Budget.EXHAUSTED
+    return Budget.AGAIN if facts.fruitless_respawns < facts.restart_budget else Budget.EXHAUSTED
 
 
 _EARLY_DEATH = (Effect.KILL, Effect.BACK_OFF)  # it never served, so nothing can be lost

@@ -49,6 +49,7 @@ def deliver(core: "Core", one: Request, data: Any) -> None:
     outcome = given(data, Outcome, "DELIVER")
     index = len(one.output)
     one.output += outcome.token_ids
+    core.ledger.worker.fruitless_respawns = 0  # what killed the ones before, this one got past
     one.held_len = outcome.held_len
     if one.held_confidence is not None:
         one.past_confidence = one.held_confidence

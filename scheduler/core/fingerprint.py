@@ -47,7 +47,7 @@ def fingerprint(ledger: "Ledger") -> tuple[Any, ...]:
 def _worker_print(ledger: "Ledger") -> tuple[Any, ...]:
     one = ledger.worker
     can = None if one.capacity is None else (one.capacity.block_len, one.capacity.drafter_window, one.capacity.costs)
-    return (int(one.state), one.respawns, can, *one.lost)
+    return (int(one.state), one.fruitless_respawns, can, *one.lost)
 
 
 def _content_print(ledger: "Ledger") -> tuple[Any, ...]:

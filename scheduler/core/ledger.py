@@ -137,13 +137,16 @@ class StepInFlight(Record):
 
 
 class Worker(Record):
-    __slots__ = ("capacity", "last_step_id", "lost", "reason", "respawns", "restart_budget", "session", "state")
+    __slots__ = (
+        *("capacity", "fruitless_respawns", "last_step_id", "lost", "reason", "respawns", "restart_budget", "session"),
+        "state",
+    )
     containers = ("lost",)
 
     def __init__(self, restart_budget: int) -> None:
         self.state = worker.State.SPAWNED
         self.session = 1
-        self.respawns = 0
+        self.respawns = self.fruitless_respawns = 0  # in all; since a step last emitted
         self.restart_budget = restart_budget
         self.capacity: WorkerReady | None = None  # the first READY's; later ones must not be smaller
         self.lost: list[str] = []

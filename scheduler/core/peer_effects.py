@@ -66,12 +66,13 @@ def lose_all(core: "Core", one: Worker, data: Any) -> None:
 
 
 def back_off(core: "Core", one: Worker, data: Any) -> None:
-    """Twice as long each time, up to 32 times."""
-    core.ledger.start_timer(Timer.RESPAWN, core.limits.respawn_delay_ns * 2 ** min(one.respawns, 5))
+    """Twice as long each time that nothing was emitted between, up to 32 times."""
+    core.ledger.start_timer(Timer.RESPAWN, core.limits.respawn_delay_ns * 2 ** min(one.fruitless_respawns, 5))
 
 
 def spawn(core: "Core", one: Worker, data: Any) -> None:
     one.respawns += 1
+    one.fruitless_respawns += 1
     one.session += 1
     one.last_step_id = 0
     core.emit(results.SpawnWorker(one.session))

@@ -39,7 +39,7 @@ class Intent(NamedTuple):
 class Reference:
     # fmt: off
     __slots__ = (
-        "away", "dirty", "draining", "flying", "given_up", "intents", "last_step_id", "lost", "phase", "respawns",
+        "away", "dirty", "draining", "flying", "fruitless", "given_up", "intents", "last_step_id", "lost", "phase",
         "scope", "session", "stopped", "suspects", "undo", "windows",
     )
     # fmt: on
@@ -52,7 +52,7 @@ class Reference:
         self.dirty: frozenset[int] = frozenset()  # slots whose window is in doubt
         self.suspects: frozenset[int] = frozenset()  # requests of a faulted step: they run alone until they lived
         self.flying: results.Command | None = None
-        self.phase, self.session, self.last_step_id, self.respawns = SPAWNED, 1, 0, 0
+        self.phase, self.session, self.last_step_id, self.fruitless = SPAWNED, 1, 0, 0
         self.away: dict[int, bool] = {}  # known clients
         self.draining = self.stopped = self.given_up = self.lost = False
 
@@ -199,8 +199,8 @@ class Reference:
         return [("KillWorker", self.session), *ends, *self.settle()]
 
     def respawn(self) -> Expected:
-        if self.respawns < self.scope.restart_budget:
-            self.respawns, self.session, self.last_step_id = self.respawns + 1, self.session + 1, 0
+        if self.fruitless < self.scope.restart_budget:
+            self.fruitless, self.session, self.last_step_id = self.fruitless + 1, self.session + 1, 0
             self.phase = SPAWNED
             return [("SpawnWorker", self.session)]
         self.phase, self.given_up = GONE, True
@@ -278,6 +278,7 @@ class Reference:
         accepted_len = min(got.accepted_len, len(token_ids))
         tokens = ("Tokens", one.id, len(one.output), tuple(token_ids), accepted_len, draft_len)
         self.intents[serial] = one._replace(output=one.output + tuple(token_ids), restarts=0)
+        self.fruitless = 0
         return [tokens] if reason is None else [tokens, self._end(serial, "FINISHED", reason)]
 
     def _row_fault(self, slot: int) -> Expected:

@@ -104,7 +104,11 @@ def reused(before: EngineWorld, after: EngineWorld, *, in_place: bool) -> bool:
 
 
 def poison(before: EngineWorld, move: Move, after: EngineWorld) -> bool:
-    return before.core.ledger.worker.respawns == 2 and ends(after, "WORKER_LOST") and bool(after.reference.intents)
+    return (
+        before.core.ledger.worker.fruitless_respawns == 2
+        and ends(after, "WORKER_LOST")
+        and bool(after.reference.intents)
+    )
 
 
 def zero_phase_left(before: EngineWorld, move: Move, after: EngineWorld) -> bool:

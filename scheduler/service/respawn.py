@@ -5,9 +5,10 @@ refused what it was told) is the last one; so is one that dies soon after its st
 `dsparkd serve` are it when they are asked to.
 """
 
+import os
+import select
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ class Parent:
 
     def __init__(self, start: "Callable[[], subprocess.Popen[bytes]]", *, budget: int) -> None:
         self._start, self._budget = start, budget
-        self._told_to_end = threading.Event()
+        self._told_to_end = os.eventfd(0)  # a threading.Event has a lock, which a signal handler may find held
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -34,22 +35,25 @@ class Parent:
         while True:
             began = time.monotonic()
             self._child = self._start()
-            if self._told_to_end.is_set():  # while there was nobody to tell
+            if self._is_told_to_end():  # while there was nobody to tell
                 self._child.send_signal(signal.SIGINT)
             status = self._child.wait()
-            if self._told_to_end.is_set() or not is_death(status):
+            if self._is_told_to_end() or not is_death(status):
                 return status if status >= 0 else 1
             deaths = 1 if time.monotonic() - began > _SOON_S else deaths + 1
             log.warning("scheduler_died", status=status, deaths_in_a_row=deaths)
             if deaths > self._budget:
                 log.error("scheduler_given_up", respawn_budget=self._budget)
                 return status if status >= 0 else 1
-            if self._told_to_end.wait(min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (deaths - 1))):
+            if self._is_told_to_end(within_s=min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (deaths - 1))):
                 return 1
+
+    def _is_told_to_end(self, within_s: float = 0.0) -> bool:
+        return bool(select.select([self._told_to_end], [], [], within_s)[0])
 
     def pass_on(self, number: int, frame: Any) -> None:
         """A signal handler: what ends the child ends us, too."""
-        self._told_to_end.set()
+        os.eventfd_write(self._told_to_end, 1)
         if self._child is not None:
             self._child.send_signal(number)
 

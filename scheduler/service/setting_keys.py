@@ -109,7 +109,9 @@ class Keys:
         None, optional(integer(1)), 'the same as `policy = "max_concurrency:N"`', unit="rows", example=4
     )
     max_restarts: int = setting(3, integer(0), "worker deaths or faults that one request survives")
-    restart_budget: int = setting(5, integer(0), "workers that are spawned anew before the engine gives up")
+    restart_budget: int = setting(
+        5, integer(0), "workers in a row that are spawned anew with no token between, before the engine gives up"
+    )
     heartbeat_s: float = setting(
         2.0, SECONDS, "how often an idle worker is asked; five silent ones in a row are its death", unit="s"
     )

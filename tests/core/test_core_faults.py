@@ -6,9 +6,12 @@ import attrs
 import pytest
 from core_support import SECOND_MS, drive_until, names
 from dsparkd.scheduler.core import events
+from dsparkd.scheduler.core.ledger import Timer
 from dsparkd.scheduler.core.limits import Limits
 from dsparkd.scheduler.testing import Bench, Faults
 from dsparkd.statemachine import request, slot, worker
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_a_worker_death_requeues_its_requests_and_charges_only_those_in_flight() -> None:
@@ -191,6 +194,30 @@ def test_beyond_the_restart_budget_every_request_fails_once_and_new_ones_are_ref
     bench.submit(2, [1])
     assert bench.refused[2][0].code == "NO_WORKER"
     assert "second death" in bench.refused[2][0].message
+
+
+@given(deaths=st.lists(st.booleans(), max_size=12), budget=st.integers(0, 3))
+def test_deaths_count_against_the_restart_budget_only_in_a_row_without_a_token(deaths: list[bool], budget: int) -> None:
+    bench = Bench(limits=Limits(num_slots=1, max_model_len=512, restart_budget=budget, max_restarts=99), vocab_size=50)
+    bench.submit(0, [1], max_tokens=400)
+    one, fruitless = bench.core.ledger.requests[0], 0
+    for emits_first in deaths:
+        if emits_first:
+            fruitless, told = 0, len(one.output)
+            while len(one.output) == told:
+                bench.tick()
+                bench.answer()
+        bench.lose_worker()
+        due_ns = bench.core.ledger.timers[Timer.RESPAWN, 0][0]
+        assert due_ns == bench.core.limits.respawn_delay_ns * 2**fruitless
+        bench.revive()
+        gave_up = bench.core.ledger.worker.state is worker.State.ABANDONED
+        assert gave_up == (fruitless == budget)
+        if gave_up:
+            return
+        fruitless += 1
+    bench.run()
+    assert bench.tokens[0] == bench.solo([1], 400)
 
 
 def test_a_smaller_worker_after_a_restart_is_abandoned_with_both_numbers() -> None:

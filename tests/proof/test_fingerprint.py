@@ -136,7 +136,7 @@ DECIDING: dict[str, Any] = {
     "the queue": lambda ledger: ledger.queue.clear(),
     "the suspects": lambda ledger: ledger.suspects.append(1),
     "the epoch of a slot in flight": lambda ledger: setattr(ledger.slots[0], "epoch", 9),
-    "how often a worker was tried": lambda ledger: setattr(ledger.worker, "respawns", 1),
+    "how often a worker was tried": lambda ledger: setattr(ledger.worker, "fruitless_respawns", 1),
     "what the worker can do": lambda ledger: setattr(ledger.worker, "capacity", None),
     "what the worker lost": lambda ledger: ledger.worker.lost.append("graphs"),
     "when a timer is due": lambda ledger: ledger.timers.update({(0, 0): (20, 3)}),

@@ -181,7 +181,7 @@ def test_a_fork_has_every_attribute_and_shares_no_container() -> None:
 
 COUNTS_ONLY = {
     *("accepted_hist", "fired", "num_drafted", "num_emitted_drafting", "num_reused", "num_restarts", "verified_hist"),
-    *("reason", "restart_budget", "session", "next_order", "num_left"),
+    *("reason", "respawns", "restart_budget", "session", "next_order", "num_left"),
 }
 
 
