@@ -17,6 +17,7 @@ from dsparkd import EngineError, EngineLost, Refused
 Told = list[tuple[int, float, list[tuple[int, float]]]]  # token id, log-probability, the best tokens
 _LATER = {"DRAINING", "NO_WORKER", "ENGINE_GONE", "ENGINE_RESTARTED", "DRAIN_DEADLINE", "ENGINE_STOPPED", "WORKER_LOST"}
 _FULL = {"QUEUE_FULL", "CLIENT_LIMIT"}
+_LATE = "DEADLINE"  # the request's own `deadline_ms` passed
 _OURS = {"INTERNAL", "ROW_FAULT"}
 
 
@@ -106,6 +107,8 @@ def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
         return 429, _error(str(error), "rate_limit_error", None, error.code)
     if isinstance(error, EngineLost) or (isinstance(error, Refused) and error.code in _LATER):
         return 503, _error(str(error), "server_error", None, getattr(error, "code", "ENGINE_LOST"))
+    if isinstance(error, Refused) and error.code == _LATE:
+        return 504, _error(str(error), "server_error", None, error.code)
     if isinstance(error, Refused) and error.code not in _OURS:
         message = str(error).rpartition(": request ")[2].partition(": ")[2] or str(error)
         named = re.match(r"(\w+) = ", message)

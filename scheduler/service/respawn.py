@@ -17,6 +17,7 @@ import structlog
 
 log = structlog.get_logger()
 BROKEN = 70  # exit status of a scheduler that broke: another one may do better
+TAKEN = 75  # of one whose address somebody else has: after one that had it, that may be for a moment
 _SOON_S = 30.0  # after its start a death counts as one of a row
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 
@@ -38,13 +39,13 @@ class Parent:
             if self._is_told_to_end():  # while there was nobody to tell
                 self._child.send_signal(signal.SIGINT)
             status = self._child.wait()
-            if self._is_told_to_end() or not is_death(status):
-                return status if status >= 0 else 1
+            if self._is_told_to_end() or not (is_death(status) or (deaths and status == TAKEN)):
+                return _own(status)
             deaths = 1 if time.monotonic() - began > _SOON_S else deaths + 1
             log.warning("scheduler_died", status=status, deaths_in_a_row=deaths)
             if deaths > self._budget:
                 log.error("scheduler_given_up", respawn_budget=self._budget)
-                return status if status >= 0 else 1
+                return _own(status)
             if self._is_told_to_end(within_s=min(_LONGEST_DELAY_S, _FIRST_DELAY_S * 2 ** (deaths - 1))):
                 return 1
 
@@ -65,3 +66,8 @@ class Parent:
 def is_death(status: int) -> bool:
     """Whether a scheduler that ended so is to be replaced: it was killed, or it broke."""
     return status < 0 or status == BROKEN
+
+
+def _own(status: int) -> int:
+    """The parent's own exit status for its last child's."""
+    return 1 if status < 0 or status == TAKEN else status

@@ -12,13 +12,13 @@ import sys
 import traceback
 from typing import Any
 
-from ...statemachine.errors import EngineError, LocalError
+from ...statemachine.errors import EngineError, LocalError, Refused
 from ..wire.workerside import die_with_parent, tie_to_parent
 from .config import Settings
 from .journal import JournalLost
 from .logs import configure_logs
 from .loop import Service
-from .respawn import BROKEN, Parent
+from .respawn import BROKEN, TAKEN, Parent
 
 
 def serve(settings: Settings, *, respawn: bool = False) -> int:
@@ -63,7 +63,7 @@ def main() -> int:
         return BROKEN
     except EngineError as error:
         print(f"dsparkd: {error}", file=sys.stderr)
-        return 1
+        return TAKEN if isinstance(error, Refused) and error.code == "ADDRESS_IN_USE" else 1
     except Exception:  # our bug, as a LocalError is
         traceback.print_exc()
         return BROKEN

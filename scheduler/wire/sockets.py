@@ -52,7 +52,8 @@ class Router:
             self.socket.bind(address)
         except zmq.ZMQError as error:
             self._end(0)
-            raise Refused("BAD_CONFIG", f"bind {address}: {error}") from error
+            code = "ADDRESS_IN_USE" if error.errno == zmq.EADDRINUSE else "BAD_CONFIG"
+            raise Refused(code, f"bind {address}: {error}") from error
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         if address.startswith("ipc://"):
             Path(address[len("ipc://") :]).chmod(0o600)

@@ -172,6 +172,7 @@ def test_a_body_that_is_no_object_and_a_model_list(gateway: Served) -> None:
         (Refused("CLIENT_LIMIT", "3 requests are live"), 429, "rate_limit_error"),
         (Refused("DRAINING", "no new request"), 503, "server_error"),
         (Refused("WORKER_LOST", "no worker"), 503, "server_error"),
+        (Refused("DEADLINE", "9 ms"), 504, "server_error"),
         (EngineLost("nobody there"), 503, "server_error"),
         (Refused("PROMPT_TOO_LONG", "600 tokens"), 400, "invalid_request_error"),
         (Refused("ROW_FAULT", "it raised"), 500, "server_error"),

@@ -82,11 +82,18 @@ def test_the_socket_of_a_dead_instance_is_taken_over(context: Any, folder: Path)
     Router(context, f"ipc://{folder}/s").close()
 
 
+def test_a_port_that_somebody_has_is_refused_as_taken(context: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(Refused) as caught:
+        Router(context, f"tcp://127.0.0.1:{other.getsockname()[1]}")
+    assert caught.value.code == "ADDRESS_IN_USE"
+
+
 def test_the_socket_of_a_live_instance_and_any_other_file_are_refused(context: Any, folder: Path) -> None:
     router = Router(context, f"ipc://{folder}/s")
     with pytest.raises(Refused) as caught:
         Router(context, f"ipc://{folder}/s")
     assert caught.value.code == "ADDRESS_IN_USE"
+    assert (folder / "s").exists()
     (folder / "file").write_text("precious")
     with pytest.raises(Refused, match="is no socket"):
         Router(context, f"ipc://{folder}/file")
