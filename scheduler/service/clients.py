@@ -22,6 +22,7 @@ from .promises import ACCEPTED, CLIENT, EMITTED, ENDED, GONE, HEARD, Fact, Promi
 from .ratelimit import Drops
 from .request_line import log_request
 from .telling import Record, RequestOutput, rest_of, tell
+from .told_logprobs import logprobs_in
 from .translate import Client, Translate
 
 log = structlog.get_logger()
@@ -236,7 +237,8 @@ class ClientEdge:
         """What its client is about to hear, as a fact."""
         if type(output) is results.Tokens:
             if output.index == len(self._promises.requests[output.request].token_ids):  # else it is told again
-                self._keep([EMITTED, output.request, output.index, output.token_ids])
+                logprobs = logprobs_in(output) if record.told is not None else ()
+                self._keep([EMITTED, output.request, output.index, output.token_ids, *logprobs])
         elif isinstance(output, results.Ended):
             self._keep([ENDED, output, rest_of(record, output)])
         elif isinstance(output, results.Accepted) and output.request not in self._promises.requests:
@@ -244,6 +246,8 @@ class ClientEdge:
             if deadline_ns is not None:
                 submit = attrs.evolve(submit, deadline_ns=deadline_ns + self._wall_ns)
             self._keep([ACCEPTED, submit, record.request_id, record.options])
+            if record.told is not None:
+                self._promises.requests[output.request].logprobs = record.told
 
     def recover(self, now_ns: int) -> Iterator[events.Input]:
         """Yield what the core must hear of those whom an earlier scheduler promised something; they are away."""

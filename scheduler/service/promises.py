@@ -14,6 +14,7 @@ import attrs
 from ...statemachine.errors import Refused
 from ..core import events, results
 from .packing import unpack
+from .told_logprobs import LogprobsTold, Own, Tops
 
 CLIENT, GONE, ACCEPTED, EMITTED, ENDED, HEARD = "client", "gone", "accepted", "emitted", "ended", "heard"
 Fact = list[Any]
@@ -30,6 +31,7 @@ class Promise:
     request_id: str
     options: bytes
     token_ids: list[int] = attrs.field(factory=list)
+    logprobs: LogprobsTold = attrs.field(factory=LogprobsTold)  # of one that asked for them
     ended: results.Ended | None = None
     rest: str = ""
 
@@ -60,7 +62,7 @@ class Promises:
         for request, one in self.requests.items():
             yield [ACCEPTED, one.submit, one.request_id, one.options]
             if one.token_ids:
-                yield [EMITTED, request, 0, one.token_ids]
+                yield [EMITTED, request, 0, one.token_ids, one.logprobs.own or None, one.logprobs.top or None]
         for kept in self.kept.values():
             for one in map(self.requests.__getitem__, kept.values()):
                 yield [ENDED, one.ended, one.rest]
@@ -92,11 +94,15 @@ class Promises:
             raise ValueError(f"{event!r}: expected a Submit of a new request and a known client")
         self.requests[event.request] = Promise(event, request_id, options)
 
-    def _emitted(self, request: int, index: int, token_ids: list[int]) -> None:
+    def _emitted(
+        self, request: int, index: int, token_ids: list[int], own: Own | None = None, top: Tops | None = None
+    ) -> None:
+        """`own` and `top`: log-probabilities, of who asked for them."""
         told = self.requests[request].token_ids
         if index != len(told):
             raise ValueError(f"request {request}: tokens at {index} after {len(told)}")
         told += token_ids
+        self.requests[request].logprobs.add(index, own, top)
 
     def _ended(self, packed: Any, rest: str) -> None:
         ended = packed if isinstance(packed, results.Ended) else unpack(packed)

@@ -111,8 +111,11 @@ before the end is told. A submit that was not accepted yet is answered with Refu
 
 A stream's position is an output index. **ResumeRequest** is answered by Accepted, then Tokens from that index on,
 then Finished if the request has ended; a live one goes on as before. A live one's new Tokens may be under way already
-and come before that Accepted: the index says where each belongs. Ask for it after a new connection, and whenever
-a message shows a gap: `Tokens.index` beyond what the client has, or `Finished.output_len`.
+and come before that Accepted: the index says where each belongs. Ask for it after a new connection, and whenever a
+message shows a gap: `Tokens.index` beyond what the client has, or `Finished.output_len`.
+
+Say **Heard** only of an end that was read. A process that comes back may hear of requests that it has not asked for
+yet: with a Heard it would give them away.
 
 ```mermaid
 sequenceDiagram

@@ -27,7 +27,7 @@ def serve(settings: Settings, *, respawn: bool = False) -> int:
     In this process, or with `respawn` in a child that is replaced when it dies.
     """
     if respawn:
-        parent = Parent(lambda: start(settings), budget=settings.respawn_budget)
+        parent = Parent(lambda: start(settings, replaceable=True), budget=settings.respawn_budget)
         parent.install_signals()
         return parent.run()
     told = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
@@ -39,10 +39,12 @@ def serve(settings: Settings, *, respawn: bool = False) -> int:
     return service.run()
 
 
-def start(settings: Settings, *, respawn: bool = False, log: Any = None) -> "subprocess.Popen[bytes]":
-    """Start an engine as a child that dies with us."""
+def start(
+    settings: Settings, *, respawn: bool = False, replaceable: bool = False, log: Any = None
+) -> "subprocess.Popen[bytes]":
+    """Start an engine as a child that dies with us; `replaceable`: it tells a taken address from other faults."""
     command = [sys.executable, "-m", __spec__.name, settings.to_json(), "--parent-pid", str(os.getpid())]
-    command += ["--respawn"] if respawn else []
+    command += ["--respawn"] * respawn + ["--replaceable"] * replaceable
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, preexec_fn=tie_to_parent)
 
 
@@ -51,6 +53,7 @@ def main() -> int:
     parser.add_argument("settings", help="settings as a JSON object")
     parser.add_argument("--parent-pid", type=int, help="end when this parent dies")
     parser.add_argument("--respawn", action="store_true", help="serve in a child, and replace it when it dies")
+    parser.add_argument("--replaceable", action="store_true", help=f"end with {TAKEN} when an address is taken")
     arguments = parser.parse_args()
     if arguments.parent_pid is not None:
         die_with_parent(arguments.parent_pid)
@@ -63,7 +66,8 @@ def main() -> int:
         return BROKEN
     except EngineError as error:
         print(f"dsparkd: {error}", file=sys.stderr)
-        return TAKEN if isinstance(error, Refused) and error.code == "ADDRESS_IN_USE" else 1
+        taken = isinstance(error, Refused) and error.code == "ADDRESS_IN_USE"
+        return TAKEN if taken and arguments.replaceable else 1
     except Exception:  # our bug, as a LocalError is
         traceback.print_exc()
         return BROKEN

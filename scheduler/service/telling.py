@@ -4,6 +4,8 @@ Owns the record of each interned request and its spelling on the wire; never who
 `clients.py` calls `tell` in the order of outputs, for the text's sake.
 """
 
+from typing import Any
+
 import attrs
 
 from ...statemachine.errors import LocalError
@@ -51,7 +53,7 @@ def tell(record: Record, output: RequestOutput) -> wire.Message:
 
 def _tokens(record: Record, output: results.Tokens) -> wire.Tokens:
     detail = output.detail
-    logprobs, top_logprobs = (None, None) if record.told is None else record.told.tell(output)
+    logprobs, top_logprobs = logprobs_of(record, output.index, len(output.token_ids))
     verify = None
     if record.passes and output.draft_len is not None:
         verify = wire.Pass(
@@ -73,6 +75,11 @@ def _tokens(record: Record, output: results.Tokens) -> wire.Tokens:
         logprobs=logprobs,
         top_logprobs=top_logprobs,
     )
+
+
+def logprobs_of(record: Record, index: int, length: int) -> tuple[Any, Any]:
+    """What its promise holds, of who asked: `clients.py` writes a fact before it tells of it."""
+    return (None, None) if record.told is None else record.told.of(index, length)
 
 
 def _finished(record: Record, output: results.Ended, rest: str) -> wire.Finished:
@@ -114,5 +121,15 @@ def tell_again(record: Record, promise: Promise, from_index: int) -> list[wire.M
     told: list[wire.Message] = [tell(record, results.Accepted(promise.submit.client, promise.submit.request))]
     if after:
         text = record.text.push(after) if record.text else None
-        told.append(wire.Tokens(request_id=record.request_id, index=from_index, token_ids=after, text=text))
+        own, top = logprobs_of(record, from_index, len(after))
+        told.append(
+            wire.Tokens(
+                request_id=record.request_id,
+                index=from_index,
+                token_ids=after,
+                text=text,
+                logprobs=own,
+                top_logprobs=top,
+            )
+        )
     return [*told, _finished(record, promise.ended, promise.rest)]

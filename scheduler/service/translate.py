@@ -108,7 +108,9 @@ class Translate:
         self._intern(client, record)
         return submit
 
-    def _record(self, submit: events.Submit, request_id: str, raw: bytes, now_ns: int) -> Record:
+    def _record(
+        self, submit: events.Submit, request_id: str, raw: bytes, now_ns: int, told: LogprobsTold | None = None
+    ) -> Record:
         options = read_options(msgspec.Raw(raw))
         return Record(
             client=submit.client,
@@ -122,7 +124,7 @@ class Translate:
             submit=submit,
             options=raw,
             stops=self._stops(options),
-            told=LogprobsTold() if options.logprobs else None,
+            told=(told or LogprobsTold()) if options.logprobs else None,
         )
 
     def _intern(self, client: Client, record: Record) -> None:
@@ -164,7 +166,7 @@ class Translate:
     def recover(self, promise: Promise, deadline_ns: int | None, now_ns: int) -> events.Recover:
         """A live request of a client that is known again. deadline_ns: on the clock of this process."""
         submit = attrs.evolve(promise.submit, deadline_ns=deadline_ns)
-        record = self._record(submit, promise.request_id, promise.options, now_ns)
+        record = self._record(submit, promise.request_id, promise.options, now_ns, promise.logprobs)
         record.accepted = True
         if record.text is not None:
             record.text.push_each(promise.token_ids)
@@ -175,7 +177,7 @@ class Translate:
         """What a request that has ended said, from output `from_index` on. Raises `Refused` for an index beyond it."""
         if not 0 <= from_index <= len(promise.token_ids):
             raise Refused("BAD_INDEX", f"from_index = {from_index}: expected 0..{len(promise.token_ids)}")
-        record = self._record(promise.submit, promise.request_id, promise.options, now_ns)
+        record = self._record(promise.submit, promise.request_id, promise.options, now_ns, promise.logprobs)
         return tell_again(record, promise, from_index)
 
     # ---- requests: what they say -----------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from typing import Any
 from ...statemachine.errors import EngineError, Refused
 from . import codec, messages
 from .result import EngineLost
-from .waiting import Live, ReplySink, Sink, Submitted, drop_left, put_next
+from .waiting import Live, Newest, ReplySink, Sink, Submitted, drop_left, put_next
 
 Frames = list[bytes]
-_MOST_READ = 256
 _QUESTIONS: dict[Any, messages.ToScheduler] = {
     messages.Stats: messages.GetStats(),
     messages.Health: messages.GetHealth(),
@@ -31,6 +30,9 @@ class Conversation:
     answered are repeated (and resumed, if the engine had accepted them). Before them comes what makes ids free: streams
     that were left, and ends that were read. While `greeting`, nothing need be sent: all of it will be said again. An
     engine that does not know the client any more has lost its live requests, and their streams hear so.
+
+    What comes of an id that was never asked for here belongs to an earlier process of this client, which may be resumed
+    yet: nothing is said of it.
     """
 
     def __init__(self, address: str, *, resume_token: str | None = None) -> None:
@@ -43,7 +45,7 @@ class Conversation:
         self._live: dict[str, Live] = {}
         self._cancels: dict[str, deque[ReplySink | None]] = {}
         self._asked: dict[type, deque[ReplySink]] = {kind: deque() for kind in _QUESTIONS}
-        self._read: dict[str, None] = {}  # whose ends were read or given up, newest last, until the id is used again
+        self._over = Newest(256)  # ids of what was read, left or refused here, until they are used again
 
     @property
     def num_open(self) -> int:
@@ -80,10 +82,7 @@ class Conversation:
 
     def heard(self, request_id: str) -> Frames:
         """The end of a request was read: the engine need not keep it any longer."""
-        self._read.pop(request_id, None)
-        self._read[request_id] = None
-        if len(self._read) > _MOST_READ:
-            del self._read[next(iter(self._read))]
+        self._over.add(request_id)
         return [codec.encode(messages.Heard(request_id=request_id))]
 
     def cancel(self, request_id: str, sink: ReplySink | None) -> None:
@@ -157,18 +156,18 @@ class Conversation:
         return [codec.encode(messages.ClientHello(resume_token=self._token))]
 
     def _welcomed(self, message: messages.Welcome) -> Frames:
+        forgotten = self._token is not None and not message.resumed
         self.welcome, self._token, self.greeting = message, message.resume_token, False
-        return self._say_again(resumed=message.resumed)
+        return self._say_again(forgotten=forgotten)
 
-    def _say_again(self, *, resumed: bool) -> Frames:
+    def _say_again(self, *, forgotten: bool) -> Frames:
         frames = self._farewells()
-        if resumed:
-            frames += [self._resume(request_id, live) for request_id, live in self._live.items()]
-        else:
+        if forgotten:
             lost, self._live = self._live, {}
             for request_id, live in lost.items():
                 text = f"{self.address}: request {request_id}: the engine was restarted and knows nothing of it"
                 live.sink.put(Refused("ENGINE_RESTARTED", text))
+        frames += [self._resume(request_id, live) for request_id, live in self._live.items()]
         for submitted in self._unanswered.values():
             for one in submitted:
                 one.again = True
@@ -185,7 +184,7 @@ class Conversation:
             self._unanswered[request_id] = staying
         self._unanswered = {request_id: staying for request_id, staying in self._unanswered.items() if staying}
         cancels = [frame for request_id in dict.fromkeys(left) for frame in self._cancel(request_id)]
-        return cancels + [codec.encode(messages.Heard(request_id=request_id)) for request_id in self._read]
+        return cancels + [codec.encode(messages.Heard(request_id=request_id)) for request_id in self._over]
 
     def _questions(self) -> Frames:
         """All that wait for an answer."""
@@ -209,7 +208,7 @@ class Conversation:
             return []
         one = self._answered(message.request_id)
         if one is None:  # it was answered before: said twice, and it may have been refused first
-            return [] if live is not None else self._cancel(message.request_id)
+            return self._cancel(message.request_id) if live is None and message.request_id in self._over else []
         if one.sink is None:  # it was left in the meantime
             return self._cancel(message.request_id)
         self._live[message.request_id] = Live(one.sink, 0)
@@ -235,8 +234,9 @@ class Conversation:
 
     def _finished(self, message: messages.Finished) -> Frames:
         live = self._live.get(message.request_id)
-        if live is None:  # a stream that was left, unless its Accepted is still to come
-            return [] if message.request_id in self._unanswered else self.heard(message.request_id)
+        if live is None:  # that its end was heard was lost, unless its Accepted is still to come
+            again = message.request_id in self._over and message.request_id not in self._unanswered
+            return self.heard(message.request_id) if again else []
         if message.output_len > live.next_index:
             return self._ask_for_gap(message.request_id, live)
         del self._live[message.request_id]
@@ -265,6 +265,8 @@ class Conversation:
             live = self._live[request_id] = Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
             return [self._resume(request_id, live)]
         if one is not None:
+            if message.code != "DUPLICATE_ID":  # said twice, the other one may be accepted
+                self._over.add(request_id)
             if one.sink is not None:
                 one.sink.put(error)
         elif live is not None and message.code != "DUPLICATE_ID":  # that answers a repeated submit
@@ -280,7 +282,7 @@ class Conversation:
         one = submitted.popleft()
         if not submitted:
             del self._unanswered[request_id]
-        self._read.pop(request_id, None)  # what had to be said of its id was said before it
+        self._over.discard(request_id)  # what had to be said of its id was said before it
         drop_left(self._cancels.get(request_id))
         return one
 

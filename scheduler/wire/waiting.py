@@ -4,6 +4,7 @@ Owns the records only; `conversation.py` decides about them.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 import attrs
@@ -50,6 +51,29 @@ class Live:
     num_echoes: int = 0
     stalled: bool = False
     quiet: bool = False
+
+
+class Newest:
+    """The newest `most` names of those that were added, oldest first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: dict[str, None] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def add(self, name: str) -> None:
+        self.discard(name)
+        self._names[name] = None
+        if len(self._names) > self._most:
+            del self._names[next(iter(self._names))]
+
+    def discard(self, name: str) -> None:
+        self._names.pop(name, None)
 
 
 def put_next(sinks: deque[ReplySink | None] | deque[ReplySink] | None, message: Reply) -> None:

@@ -50,7 +50,9 @@ class History:
         elif kind == EMITTED and live:
             request = dice.choice(live)
             tokens = dice.choices(range(5000), k=dice.randrange(1, 5))
-            keep([EMITTED, request, len(promises.requests[request].token_ids), tokens])
+            own = dice.choice([None, [-0.5 * token for token in tokens]])
+            top = own and dice.choice([None, [[[token, -0.5]] for token in tokens]])
+            keep([EMITTED, request, len(promises.requests[request].token_ids), tokens, own, top])
         elif kind == ENDED and live:
             self.end(keep, promises, dice.choice(live))
         elif kind == HEARD and promises.kept:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from dsparkd import Client, EngineLost, Refused
 from dsparkd.scheduler.trace.scripted import ScriptedModel
+from dsparkd.scheduler.trace.scripted_details import logprob_at
 from dsparkd.scheduler.wire import messages as wire
 
 SLOW = "scripted:mean=3.2,step_us=3000"  # a request of 200 tokens takes a quarter of a second and more
@@ -75,6 +76,30 @@ def test_a_client_that_dies_resumes_by_its_token_in_another_process_what_has_end
     with pytest.raises(Refused, match="no request of this client"):
         again.resume("heard").result()
     again.close()
+
+
+def test_log_probabilities_are_told_again_by_a_next_scheduler_of_what_has_ended_too(durable: Serve) -> None:
+    engine = durable()
+    client = engine.client()
+    asked = {"logprobs": True, "top_logprobs": 2}
+    undisturbed = client.generate(prompt(0), max_tokens=200, **asked)
+    assert undisturbed.top_logprobs is not None
+    assert undisturbed.logprobs == [logprob_at(3 + index) for index in range(200)]
+    ends, goes_on = (client.submit(prompt(0), request_id=f"r{most}", max_tokens=most, **asked) for most in (4, 200))
+    token, heard = client.welcome.resume_token, 0
+    while heard < 20:
+        heard = getattr(next(goes_on), "index", 0)
+    abandon(client)
+    del ends, goes_on
+    kill(engine.scheduler_pid())
+    engine.client()
+    kill(engine.scheduler_pid())
+    with Client(engine.address, resume_token=token) as again:
+        for most in (4, 200):
+            result = again.resume(f"r{most}", from_index=1).result()
+            assert result.token_ids == reference(prompt(0), most)[1:]
+            assert result.logprobs == undisturbed.logprobs[1:most]
+            assert result.top_logprobs == undisturbed.top_logprobs[1:most]
 
 
 def abandon(client: Client) -> None:

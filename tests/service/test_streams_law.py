@@ -3,113 +3,21 @@ die, every stream is told its whole output once, in order, and its one end."""
 
 from typing import Any
 
-import attrs
 import pytest
 from dsparkd.scheduler.core import events
 from dsparkd.scheduler.service.promises import Promises
 from dsparkd.scheduler.wire import codec
 from dsparkd.scheduler.wire import messages as wire
 from dsparkd.statemachine.errors import Refused
-from hypothesis import given, note, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossy_support import Engine, Heard, Speaker
+from lossy_support import Engine, Fault, Heard, World
 
 FAULTS = ("lose up", "lose down", "repeat up", "repeat down", "late up", "late down", "break", "die", "nudge")
-PATIENCE = 400  # turns without any fault after which every stream must be over
-
-
-@attrs.frozen
-class Fault:
-    kind: str
-    turn: int
-    which: int
-
 
 FAULTS_LIST = st.lists(
     st.builds(Fault, kind=st.sampled_from(FAULTS), turn=st.integers(0, 30), which=st.integers(0, 5)), max_size=8
 )
-
-
-class World:
-    """One client, one engine after another."""
-
-    def __init__(self, faults: list[Fault], *, journal: bool = True) -> None:
-        self.faults, self.journal, self.turn = faults, journal, 0
-        self.promises = Promises(most_kept=64)
-        self.engine = Engine(self.promises, mean=2.5)
-        self.speaker = Speaker()
-        self._echoes = False  # a submit was told twice
-        self.late: dict[str, list[bytes]] = {"up": [], "down": []}  # frames that come a turn or more after theirs
-
-    def step(self) -> None:
-        """Frames up, a turn of the engine, frames down; each of this turn's faults strikes once."""
-        due = [one for one in self.faults if one.turn == self.turn]
-        kinds = {one.kind for one in due}
-        if due:
-            note(f"turn {self.turn}: {due}")
-        if "die" in kinds:
-            self.promises = self.promises if self.journal else Promises(most_kept=64)
-            self.engine = Engine(self.promises, mean=2.5)
-            self.speaker.connect()
-        if "break" in kinds:
-            self.speaker.connect()
-        if {"die", "break"} & kinds:
-            self.late = {"up": [], "down": []}
-        if "nudge" in kinds or self.turn % 20 == 19:
-            self.speaker.outgoing.extend(self.speaker.conversation.nudge())
-        self._carry_up(due)
-        self.engine.turn()
-        self._carry_down(due)
-        self.turn += 1
-
-    def _carry_up(self, due: list[Fault]) -> None:
-        frames = self._strike(list(self.speaker.outgoing), due, "up", spared=b"")
-        self.speaker.outgoing.clear()
-        self.engine.wire.arrived.extend((self.speaker.identity, [frame]) for frame in frames)
-
-    def _carry_down(self, due: list[Fault]) -> None:
-        frames = self._strike(list(self.engine.wire.sent.pop(self.speaker.identity, ())), due, "down", spared=CONNECTED)
-        self.engine.wire.sent.clear()  # of connections that are gone
-        for frame in frames:
-            self.speaker.hear(frame)
-
-    def _strike(self, frames: list[bytes], due: list[Fault], way: str, *, spared: bytes) -> list[bytes]:
-        """Lose, repeat or hold back a frame. The handshake of a connection is not struck: one that lost it would be
-        broken off. Nor are answers once a submit was told twice: a client that gets the second answer alone cannot tell
-        its own echo from an id that is taken."""
-        held, self.late[way] = self.late[way], []
-        for fault in due:
-            at = fault.which % len(frames) if frames else None
-            if at is None or frames[at] == spared or is_handshake(frames[at], way):
-                continue
-            if self._echoes and fault.kind in ("lose down", "late down"):
-                continue
-            self._echoes |= way == "up" and fault.kind == "repeat up" and is_submit(frames[at])
-            if fault.kind == f"lose {way}":
-                del frames[at]
-            elif fault.kind == f"repeat {way}":
-                frames.insert(at, frames[at])
-            elif fault.kind == f"late {way}":
-                self.late[way].append(frames.pop(at))
-        return frames + held
-
-    def run(self, heard: list[Heard]) -> None:
-        while not all(one.ends for one in heard):
-            self.step()
-            assert self.turn < 40 + PATIENCE, "a stream hangs"
-
-
-CONNECTED = codec.encode(wire.Connected())
-HELLOS = (wire.ClientHello, wire.Welcome)
-
-
-def is_submit(frame: bytes) -> bool:
-    return bool(frame) and isinstance(codec.from_client().decode(frame), wire.Submit)
-
-
-def is_handshake(frame: bytes, way: str) -> bool:
-    decoder: Any = codec.from_client() if way == "up" else codec.for_client()
-    return isinstance(decoder.decode(frame), HELLOS)
 
 
 def prompt(number: int) -> list[int]:
