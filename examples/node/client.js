@@ -120,12 +120,12 @@ export class Client {
       this.#streams.delete(message.request_id);
       stream.put(new Refused(message));
     } else if (message.type === "Refused") {
+      if (message.code === "ENGINE_GONE") this.send({ type: "Goodbye" }); // it has been read
       this.#fail(new Refused(message));
     }
   }
 
-  #resume = ({ requestId, nextIndex }) =>
-    this.send({ type: "ResumeRequest", request_id: requestId, from_index: nextIndex });
+  #resume = ({ requestId, nextIndex }) => this.send({ type: "ResumeRequest", request_id: requestId, from_index: nextIndex });
 
   /** Also after a lost connection: say again what was not answered, resume what was accepted. */
   #welcome(message) {

@@ -4,6 +4,7 @@ Owns the client socket, who counts as present, and the queue of what to tell; ne
 calls `receive` at the start of a poll and `send` at its end.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +28,8 @@ from .translate import Client, Translate
 
 log = structlog.get_logger()
 SILENT_KEEP_ALIVES = 3  # so many missed, and a client counts as unreachable
-LINGER_MS = 1000
+FAREWELL_S = 2.0  # how long a closing engine waits for clients to read its last word
+_GOODBYE = codec.encode(wire.Goodbye())
 _NOBODY = 0  # no client has this number
 
 
@@ -279,7 +281,18 @@ class ClientEdge:
 
         None: somebody will, so nothing is said.
         """
-        for client in self.translate.clients.values():
-            if client.identity is not None and last_word is not None:
-                self.router.send(client.identity, codec.encode(wire.Refused(code="ENGINE_GONE", message=last_word)))
-        self.router.close(linger_ms=LINGER_MS)
+        if last_word is not None:
+            self._say_farewell(codec.encode(wire.Refused(code="ENGINE_GONE", message=last_word)))
+        self.router.close()
+
+    def _say_farewell(self, frame: bytes) -> None:
+        """Until each client has said goodbye: a connection that ends takes what was not read of it yet along."""
+        listening = {one.identity for one in self.translate.clients.values() if one.identity is not None}
+        for identity in listening:
+            self.router.send(identity, frame)
+        until = time.monotonic() + FAREWELL_S
+        while listening and (left_s := until - time.monotonic()) > 0:
+            self.router.flush()
+            self.router.socket.poll(min(50, math.ceil(1e3 * left_s)))
+            listening -= {identity for identity, parts in self.router.receive() if parts == [_GOODBYE]}
+            listening -= set(self.router.take_lost())

@@ -256,7 +256,7 @@ class Conversation:
         request_id = message.request_id
         if request_id is None:
             self.fail_all(Refused(message.code, f"{self.address}: {message.message}"))
-            return []
+            return [codec.encode(messages.Goodbye())] if message.code == "ENGINE_GONE" else []
         error = Refused(message.code, f"{self.address}: request {request_id}: {message.message}")
         live, one = self._live.get(request_id), self._answered(request_id)
         if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again and one.alone:
