@@ -5,11 +5,11 @@ The public API, loaded on first use: `Client`, `AsyncClient` (talk to an engine)
 loads torch.
 """
 
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .scheduler.service.local import local
     from .scheduler.wire.client import Client, Stream
     from .scheduler.wire.client_async import AsyncClient, AsyncStream
     from .scheduler.wire.curve import curve_keys
@@ -30,7 +30,6 @@ _HOMES = {
     "Result": "scheduler.wire.result",
     "Stream": "scheduler.wire.client",
     "curve_keys": "scheduler.wire.curve",
-    "local": "scheduler.service.local",
 }
 __all__ = [
     "AsyncClient",
@@ -47,6 +46,23 @@ __all__ = [
     "curve_keys",
     "local",
 ]
+
+
+def local(**settings: Any) -> "AbstractContextManager[Client]":
+    """Start scheduler and worker as child processes; yield a client once they serve, and end them with the block.
+
+    `settings` are keys of docs/configuration.md; without a `target` the shipped pair is served. `wait_s` (120): how long
+    until it serves; `timeout_s` (30): the client's; `log`: a file for the engine's log (None: our stderr; without it
+    nobody reads the log). Raises `Refused` for bad settings, and with the engine's own reason when it will not serve
+    them; `EngineLost` when it does not get ready in time.
+    """
+    from .models.shipped import shipped_pair
+    from .scheduler.service.local import local as start
+
+    if "target" not in settings:
+        pair = shipped_pair()
+        settings = {"target": str(pair.target), "drafter": str(pair.drafter), **settings}
+    return start(**settings)
 
 
 def __getattr__(name: str) -> Any:

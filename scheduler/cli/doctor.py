@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ...statemachine.errors import Refused
 from ..service.config import Settings
-from ..service.doctor import GOOD, MISSING, NOTE, Finding, examine
+from ..service.doctor import GOOD, MISSING, NOTE, Finding, examine, examine_machine
 from .engines import Pair
 
 STYLES = {GOOD: "green", NOTE: "yellow", MISSING: "red"}
@@ -39,13 +39,14 @@ def doctor(
 
 
 def _findings(config: Path | None, pair: Pair) -> Iterator[Finding]:
-    """Settings that are refused are a finding like others; the machine is looked at for the defaults then."""
+    """Settings that are refused are a finding like others; without them no more than the machine can be looked at."""
     try:
         settings = Settings.load(config, pair=pair.settings(), environment=os.environ)
-        yield Finding("settings", GOOD, f"{config or 'the defaults'}, and the environment")
     except Refused as refused:
-        settings = Settings.load(None, pair=pair.settings())
         yield Finding("settings", MISSING, str(refused))
+        yield from examine_machine(Settings.load(None, pair=pair.settings()))
+        return
+    yield Finding("settings", GOOD, f"{config or 'the defaults'}, and the environment")
     yield from examine(settings)
 
 

@@ -32,6 +32,7 @@ class Settings(Keys):
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], *, source: str = "settings") -> Self:
         """Raises `Refused` (BAD_CONFIG) with every problem: unknown keys, bad values, a missing target."""
+        values = _spelled(values)
         refuse_all(source, setting_problems(attrs.fields(Settings), values, {}))
         return cls(**values)
 
@@ -55,8 +56,7 @@ class Settings(Keys):
         values |= told | flags
         if "target" not in values:
             values = {**(pair or {}), **values}
-        if values.get("drafter") == "none":
-            values["drafter"] = None
+        values = _spelled(values)
         origins = {key: variable_of(key) for key in told if key not in flags}
         found = setting_problems(attrs.fields(Settings), values, origins)
         refuse_all(str(path or "settings"), [*strange, *found])
@@ -107,6 +107,11 @@ class Settings(Keys):
             memory_limit_mb=self.memory_limit_mb,
             paranoid=self.paranoid,
         )
+
+
+def _spelled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The drafter `none`, as people write it, is no drafter."""
+    return {**values, "drafter": None} if values.get("drafter") == "none" else {**values}
 
 
 def _limit_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ..wire.sockets import Router
 from .config import Settings
 from .folders import PrivateFolder
 from .setting_checks import host_and_port
+from .setting_files import file_problems
 
 GOOD, NOTE, MISSING = "good", "note", "missing"  # a note lacks something that these settings can do without
 LEAST_FILES, PLENTY_FILES = 256, 4096
@@ -44,6 +45,15 @@ class Finding:
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Yield what was found, in the order in which an engine would need it."""
+    yield from examine_machine(settings)
+    yield from files(settings)
+    yield bind_address(settings.bind)
+    if settings.metrics is not None:
+        yield metrics_address(settings.metrics)
+
+
+def examine_machine(settings: Settings) -> Iterator[Finding]:
+    """What does not depend on files and addresses."""
     yield python()
     yield package("zmq", "pyzmq", needed=True, use="nothing works without it")
     yield package("tokenizers", "tokenizers", needed=False, use="without it prompts are token ids: dsparkd[text]")
@@ -56,13 +66,6 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield package("prometheus_client", "prometheus-client", needed=metrics, use="the setting metrics needs it")
     yield open_files()
     yield private_folders()
-    if real:
-        yield checkpoint("target", settings.target)
-    if real and settings.drafter is not None:
-        yield checkpoint("drafter", settings.drafter)
-    yield bind_address(settings.bind)
-    if settings.metrics is not None:
-        yield metrics_address(settings.metrics)
 
 
 def python() -> Finding:
@@ -122,14 +125,10 @@ def private_folders() -> Finding:
     return Finding("private_folders", GOOD, f"they can be made in {path}")
 
 
-def checkpoint(name: str, folder: str) -> Finding:
-    path = Path(folder)
-    if not (path / "config.json").is_file():
-        return Finding(name, MISSING, f"{path}: expected a checkpoint's folder with config.json")
-    if not any(path.glob("*.safetensors")):
-        return Finding(name, MISSING, f"{path}: holds no *.safetensors")
-    text = ", with tokenizer.json" if (path / "tokenizer.json").is_file() else ""
-    return Finding(name, GOOD, f"{path}{text}; `dsparkd inspect` looks inside")
+def files(settings: Settings) -> Iterator[Finding]:
+    for key, value, problem in file_problems(settings):
+        hint = "; `dsparkd inspect` looks inside" if key in ("target", "drafter") else ""
+        yield Finding(key, MISSING if problem else GOOD, f"{value}: {problem}" if problem else value + hint)
 
 
 def bind_address(address: str) -> Finding:
@@ -161,4 +160,4 @@ def metrics_address(address: str) -> Finding:
     return Finding("metrics", GOOD, f"{address} is free")
 
 
-__all__ = ["GOOD", "MISSING", "NOTE", "Finding", "examine"]
+__all__ = ["GOOD", "MISSING", "NOTE", "Finding", "examine", "examine_machine"]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ...statemachine.errors import Refused
 from ..wire.client import Client
 from ..wire.result import EngineLost
 from .config import Settings
@@ -34,9 +35,10 @@ def local(
     folder = PrivateFolder()
     try:
         resolved = Settings.from_mapping({"bind": f"ipc://{folder.path}/engine", **settings})
-        process = start(resolved, respawn=resolved.journal is not None, log=log)
+        reason = folder.path / "reason"
+        process = start(resolved, respawn=resolved.journal is not None, reason=reason, log=log)
         try:
-            _wait_until_served(resolved.bind, process, wait_s)
+            _wait_until_served(resolved.bind, process, wait_s, reason)
             with Client(resolved.bind, timeout_s=timeout_s) as client:
                 yield client
         finally:
@@ -45,7 +47,7 @@ def local(
         folder.remove()
 
 
-def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: float) -> None:
+def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: float, reason: Path) -> None:
     """Until its worker serves. Asked in short turns, as an engine that ends before would be waited for in vain."""
     path = Path(bind.removeprefix("ipc://"))
     until = time.monotonic() + wait_s
@@ -59,6 +61,9 @@ def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: fl
         except EngineLost:
             if time.monotonic() > until:
                 raise
+    if reason.exists():
+        code, _, message = reason.read_text().partition("\n")
+        raise Refused(code, message)
     raise EngineLost(f"the engine at {bind} ended with status {process.returncode} before it served")
 
 

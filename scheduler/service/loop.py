@@ -68,9 +68,11 @@ class Service:
         self._finished = False
         self._was_ready = False
         self._stopping = self._closing = self._over = False
+        self.gave_up = ""  # why no worker can be had
         self._watch: Unwatched | MetricsServer = Unwatched()
         self._folder = PrivateFolder()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router: Router | None = None
         try:
             self._open()
             self._journal = open_journal(settings, self._promises)
@@ -78,9 +80,9 @@ class Service:
                 settings, self.core, own_policy=policy is not None
             )  # last: it leaves a file
         except BaseException:
-            self._watch.close()
-            if self._journal is not None:
-                self._journal.close()
+            for made in (self._watch, self._journal, self._router):
+                if made is not None:
+                    made.close()
             self._context.destroy(linger=0)
             self._folder.remove()
             raise
@@ -90,8 +92,9 @@ class Service:
         keys = None
         if settings.curve_secret is not None and settings.curve_clients is not None:
             keys = server_keys(Path(settings.curve_secret), Path(settings.curve_clients))
+        self._router = Router(self._context, settings.bind, keys=keys)
         self.clients = ClientEdge(
-            Router(self._context, settings.bind, keys=keys),
+            self._router,
             self.translate,
             keep_alive_s=settings.heartbeat_s,
             max_early=settings.max_queue,
@@ -240,6 +243,7 @@ class Service:
 
     def _give_up(self) -> int:
         reasons = self.core.health()[3]
+        self.gave_up = "; ".join(reasons)
         log.error("no_worker", reasons=reasons)
         outputs: list[WorkerOutput] = []
         self._feed(self.clients.release(time.monotonic_ns()), outputs)

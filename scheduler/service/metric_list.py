@@ -182,7 +182,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "dsparkd_draft_choices_total",
         COUNTER,
-        "planned decode rows by what chose the length: the `policy`, or what allowed no more: the `request`'s or the "
+        "planned decode rows by what chose the length: the `policy` (`auto` decides within the limits that follow), or "
+        "what allowed less than it wanted: the `request`'s or the "
         "`engine`'s max_draft_len, the `remaining` output, what the slot `held`, the step's `budget`, or `no_drafter`",
         choices,
         ("chosen_by",),

@@ -20,6 +20,7 @@ _MAX_STOPS = 16
 _MAX_STOP_LEN = 256  # characters: so many may be held back
 _MAX_TOP_LOGPROBS = 20
 _MAX_LABEL = 256  # characters: it goes into the log line of its request
+_HOTTEST = 3e38  # the largest temperatures that float32 holds; beyond, masked tokens would be drawn
 
 
 def _integer(low: int, high: int = _MAX_I64) -> Callable[[Any], bool]:
@@ -51,7 +52,7 @@ _SIZE = (_integer(0), "an integer in 0..2**63 - 1")
 _FLAG = (_flag, "true or false")
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_tokens": _COUNT,
-    "temperature": (_number(lambda value: value >= 0), "a finite number, 0 or more"),
+    "temperature": (_number(lambda value: 0 <= value <= _HOTTEST), f"a number from 0 to {_HOTTEST:g}"),
     "top_k": _SIZE,
     "top_p": (_number(lambda value: 0 < value <= 1), "a number above 0, up to 1"),
     "min_p": (_number(lambda value: 0 <= value <= 1), "a number from 0 to 1"),

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -25,8 +26,15 @@ _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 class Parent:
     """Runs what `start` starts, again and again."""
 
-    def __init__(self, start: "Callable[[], subprocess.Popen[bytes]]", *, budget: int) -> None:
-        self._start, self._budget = start, budget
+    def __init__(
+        self,
+        start: "Callable[[], subprocess.Popen[bytes]]",
+        *,
+        budget: int,
+        bury: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`bury` is called when a child has ended, before there is another one."""
+        self._start, self._budget, self._bury = start, budget, bury
         self._told_to_end = os.eventfd(0)  # a threading.Event has a lock, which a signal handler may find held
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -39,6 +47,7 @@ class Parent:
             if self._is_told_to_end():  # while there was nobody to tell
                 self._child.send_signal(signal.SIGINT)
             status = self._child.wait()
+            self._bury()
             if self._is_told_to_end() or not (is_death(status) or (deaths and status == TAKEN)):
                 return _own(status)
             deaths = 1 if time.monotonic() - began > _SOON_S else deaths + 1
@@ -61,6 +70,21 @@ class Parent:
     def install_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.pass_on)
+
+
+def end_orphans() -> None:
+    """Kill what the last child has left: a worker that was stopped between its fork and its exec is tied to nobody yet.
+
+    For a process that inherits orphans, and has no other children when this is called.
+    """
+    while True:
+        for task in Path("/proc/self/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
 
 
 def is_death(status: int) -> bool:

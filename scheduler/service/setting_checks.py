@@ -81,13 +81,12 @@ def setting_problems(
             problems.append(f"{name} = {value!r}: expected {expected}{origin}")
     defaults = {name: field.default for name, field in known.items()}
     joint = [] if problems else _joint_problems(complete, defaults)
-    return [*problems, *joint, *_metrics_problems(complete), *policy_problems(complete)]
+    return [*problems, *joint, *_bind_problems(complete), *_metrics_problems(complete), *policy_problems(complete)]
 
 
 def _joint_problems(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """What is wrong between values that are each well-formed."""
-    has_keys = values["curve_secret"] is not None and values["curve_clients"] is not None
-    problems = [f"bind: {problem}" for problem in endpoint_problems(values["bind"], has_keys=has_keys)]
+    problems = []
     for key, other in (("curve_secret", "curve_clients"), ("curve_clients", "curve_secret")):
         if values[key] is not None and values[other] is None:
             problems.append(f"{key} = {values[key]!r}: expected {other} with it")
@@ -108,6 +107,14 @@ def _joint_problems(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> l
     if values["device"] == "cpu" and values["runner"] == "cuda":
         problems.append("runner = 'cuda' needs device = 'cuda', found device = 'cpu'")
     return problems
+
+
+def _bind_problems(values: Mapping[str, Any]) -> list[str]:
+    """Judged whatever else is wrong: it says who may speak to this machine."""
+    if type(values["bind"]) is not str or not values["bind"]:
+        return []
+    has_keys = values["curve_secret"] is not None and values["curve_clients"] is not None
+    return [f"bind: {problem}" for problem in endpoint_problems(values["bind"], has_keys=has_keys)]
 
 
 def _metrics_problems(values: Mapping[str, Any]) -> list[str]:

@@ -37,7 +37,7 @@ class Keys:
         None,
         optional(TEXT),
         "folder of the drafter's checkpoint; `none` decodes plainly",
-        unset="the shipped pair's with its target, else none",
+        unset="the shipped pair's when no target is named, else none",
         example="/models/drafter",
     )
     bind: str = setting("tcp://127.0.0.1:5599", TEXT, "where clients connect: `ipc://PATH` or tcp on loopback")

@@ -26,7 +26,8 @@ class RecordWriter:
 
     def __init__(self, path: Path, magic: bytes) -> None:
         self.path = path
-        self._file: BufferedWriter = path.open("xb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file: BufferedWriter = os.fdopen(os.open(path, flags, 0o600), "wb")  # prompts, and who may resume them
         self._file.write(magic)
         self.num_bytes = len(magic)
         self.num_synced_bytes = 0

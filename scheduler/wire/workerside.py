@@ -39,7 +39,7 @@ from .sockets import dealer
 
 IDLE_POLL_MS = 500  # how often an idle worker looks after its parent
 LINGER_MS = 1000  # for the last word
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None  # before any fork
 log = structlog.get_logger()
 
@@ -102,6 +102,12 @@ def tie_to_parent() -> None:
     """
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def inherit_orphans() -> None:
+    """Ask Linux that what a dead child of ours leaves becomes ours, not the system's."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -74,7 +74,7 @@ def test_rows_have_the_documented_keys_and_lawful_values_and_the_picture_parses(
     assert {"plain", *names, "1", "3"} <= texts
     lines = [node for node in drawn.iter() if node.tag.endswith("polyline")]
     assert [len(node.attrib["points"].split()) for node in lines] == [2, 2, 2]
-    assert not list(tmp_path.glob("dsparkd-*"))
+    assert not list(tmp_path.glob("dsparkd-run-*"))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_an_interrupted_run_leaves_no_process_no_folder_and_no_file(tmp_path: Pa
     command = [sys.executable, "-m", "dsparkd", "bench", *SCRIPTED[:4], "--policy", "fixed:3", *flags]
     process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
-    while len(list(tmp_path.glob("dsparkd-*/engine"))) < 2 and time.monotonic() < until:
+    while len(list(tmp_path.glob("dsparkd-run-*/engine"))) < 2 and time.monotonic() < until:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130

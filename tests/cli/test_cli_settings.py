@@ -144,6 +144,49 @@ def test_config_lists_every_fault_of_a_file_with_status_1(dsparkd: Dsparkd, tmp_
     dsparkd("config", status=1)
 
 
+NAMED = {
+    "target": "nowhere",
+    "drafter": "nowhere",
+    "cost_table": "nowhere/costs.json",
+    "confidence_calibration": "nowhere/fitted.json",
+    "curve_secret": "nowhere/engine.key",
+    "trace": "a file/traces/",
+    "trace_redact": "nowhere/key",
+    "journal": "a file/journal",
+}
+
+
+def test_each_file_that_settings_name_is_looked_for_before_an_engine_would(dsparkd: Dsparkd, tmp_path: Path) -> None:
+    """By `config --check` and by `doctor`, all of them at once, and nothing is made by looking."""
+    (tmp_path / "a file").touch()
+    lines = [f"{key} = {toml(f'{tmp_path}/{name}')}" for key, name in NAMED.items()]
+    lines += [f"curve_clients = {toml(str(tmp_path / 'nowhere'))}", 'policy = "confidence"']
+    path = tmp_path / "own.toml"
+    path.write_text("\n".join(lines))
+    shown = dsparkd("config", "--check", str(path), status=1)
+    told = json.loads(dsparkd("doctor", "--json", "--config", str(path), status=1))
+    missing = {one["name"] for one in told["findings"] if one["verdict"] == "missing"}
+    for key in NAMED:
+        assert f"{key} = " in shown
+        assert key in missing
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["a file", "own.toml"]
+
+
+def test_an_address_is_judged_whatever_else_is_wrong(dsparkd: Dsparkd, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('bind = "bogus://x"\nmax_queue = "x"\n')
+    shown = dsparkd("config", "--check", str(path), status=1)
+    assert "bogus://x" in shown
+    assert "max_queue = 'x'" in shown
+
+
+def test_doctor_judges_no_files_and_addresses_that_nobody_asked_about(dsparkd: Dsparkd, tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text('target = "elsewhere"\nmax_queue = "x"\n')
+    told = json.loads(dsparkd("doctor", "--json", "--config", str(path), status=1))
+    assert not {"target", "drafter", "bind"} & {one["name"] for one in told["findings"]}
+
+
 def test_doctor_finds_what_is_there_and_names_each_thing_that_is_missing(dsparkd: Dsparkd, tmp_path: Path) -> None:
     path = tmp_path / "engine.toml"
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ class Engine:
         return int(_eventually(lambda: _children(self.process.pid), "a scheduler")[0])
 
     def worker_pid(self) -> int:
-        return int(_eventually(lambda: _children(self.scheduler_pid()), "a worker")[0])
+        """One that has its own program: between fork and exec it is the scheduler's twin."""
+        return int(_eventually(lambda: _with_program(_children(self.scheduler_pid()), b"worker"), "a worker")[0])
 
     def kill_worker(self) -> None:
         os.kill(self.worker_pid(), signal.SIGKILL)
@@ -125,6 +127,14 @@ def serve() -> Iterator[Callable[..., Engine]]:
             below = [pid for child in _children(engine.process.pid) for pid in (child, *_children(child))]
             engine.stop()
             _eventually(lambda below=below: not any(_is_alive(pid) for pid in below), "the end of its children")
+
+
+def _with_program(pids: list[int], word: bytes) -> list[int]:
+    found = []
+    for pid in pids:
+        with suppress(OSError):
+            found += [pid] if word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") else []
+    return found
 
 
 def _is_alive(pid: int) -> bool:

@@ -48,8 +48,36 @@ def test_a_live_owners_folder_is_never_swept_and_a_killed_owners_is() -> None:
     assert not path.exists()
 
 
+@pytest.mark.parametrize("name", ["dsparkd-0.1.0", "dsparkd-results", folders.PREFIX + "results"])
+@pytest.mark.parametrize("lock", [None, b"", b"123\n", folders.MARK + b"more"])
+@pytest.mark.parametrize("content", ["precious.txt", "src/precious.txt"])
+def test_a_folder_that_only_has_a_name_like_ours_is_left_alone(
+    tmp_path: Path, name: str, lock: bytes | None, content: str
+) -> None:
+    precious = tmp_path / name / content
+    precious.parent.mkdir(parents=True)
+    precious.write_text("x")
+    if lock is not None:
+        (tmp_path / name / "lock").write_bytes(lock)
+    aged(tmp_path / name)
+    PrivateFolder().remove()
+    assert precious.read_text() == "x"
+
+
+@pytest.mark.parametrize("lock", [None, b""])
+def test_what_an_owner_left_that_was_killed_before_its_mark_is_swept(tmp_path: Path, lock: bytes | None) -> None:
+    left = tmp_path / f"{folders.PREFIX}abc"
+    left.mkdir()
+    if lock is not None:
+        (left / "lock").write_bytes(lock)
+    aged(left)
+    PrivateFolder().remove()
+    assert not left.exists()
+
+
 def test_young_folders_foreign_names_and_files_are_left_alone(tmp_path: Path) -> None:
-    young, other, file = tmp_path / "dsparkd-young", tmp_path / "other", tmp_path / "dsparkd-file"
+    prefix = folders.PREFIX
+    young, other, file = tmp_path / f"{prefix}young", tmp_path / "other", tmp_path / f"{prefix}file"
     young.mkdir()
     other.mkdir()
     file.write_text("mine")

@@ -71,3 +71,31 @@ def test_one_that_is_told_to_end_ends_its_child_and_replaces_none() -> None:
     assert parent.run() != 0
     assert len(told) == 1
     assert told[0].returncode is not None
+
+
+LEAVER = """
+import os, signal, subprocess, sys
+from dsparkd.scheduler.service.respawn import Parent, end_orphans
+from dsparkd.scheduler.wire.workerside import inherit_orphans
+
+LEFT = "import os, signal; print(os.getpid(), flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+CHILD = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {LEFT!r}]).wait()"
+
+def start():
+    child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE)
+    left = int(child.stdout.readline())
+    while open(f"/proc/{left}/stat").read().split()[2] != "T":
+        pass
+    child.kill()
+    return child
+
+inherit_orphans()
+Parent(start, budget=1, bury=end_orphans).run()
+print("over", flush=True)
+"""
+
+
+def test_what_a_dead_child_leaves_stopped_and_tied_to_nobody_is_ended() -> None:
+    """With the budget spent there is nobody left to end it later; the pipe is open as long as one of them lives."""
+    done = subprocess.run([sys.executable, "-c", LEAVER], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "over", done.stderr

@@ -129,7 +129,7 @@ def test_a_bad_prompt_is_refused_by_its_code(translate: Translate, client: Clien
 
 BAD_VALUES: dict[str, list[Any]] = {
     "max_tokens": [0, -1, 1.0, "3", True, None, 2**63],
-    "temperature": [-0.1, math.nan, math.inf, "1", False, None],
+    "temperature": [-0.1, 3.1e38, 1e300, math.nan, math.inf, "1", False, None],
     "top_k": [-1, 1.5, True],
     "top_p": [0, 1.01, -1, math.nan],
     "min_p": [-0.01, 1.5, math.inf],
