@@ -56,6 +56,8 @@ def generate(
         raise Refused("BAD_CONFIG", "expected either PROMPT... or --input FILE.jsonl")
     if (input_ is None) != (output is None):
         raise Refused("BAD_CONFIG", "--input and --output belong together")
+    if input_ is not None and output is not None and input_.exists() and output.exists() and output.samefile(input_):
+        raise Refused("BAD_CONFIG", f"--output {output}: is what --input reads, expected another file")
     if passes and output is None:
         raise Refused("BAD_CONFIG", "--passes: expected --output FILE.jsonl to write them to")
     if connect is not None:
@@ -86,7 +88,9 @@ def generate(
             concurrency=concurrency,
             passes=passes,
         )
-        raise typer.Exit(1 if failed else 0)
+        if failed:
+            raise Refused("FAILED", f"{failed} rows failed: their `error` in {output} says why")
+        return
     with engine(connect, settings) as client:
         results = asyncio.run(_all(client.address, prompts or [], options, seed))
     _print(prompts or [], results)

@@ -67,7 +67,7 @@ class View:
         now = _acceptance(self.grown("emitted_drafting"), passes - resting)
         always = _acceptance(self.after["emitted_drafting"], self.after["passes"] - self.after["zero_passes"])
         settings = self.after["settings"]
-        chosen = settings["policy"] or settings["draft_len_schedule"] or settings["max_concurrency"] or "the default"
+        chosen = settings["policy"] or settings["draft_len_schedule"] or settings["max_concurrency"]
         share = f"{resting / passes:.0%} of passes without a draft" if passes else "no pass"
         mean = f"{self.grown('tokens_verified') / passes:.1f} drafts a pass" if passes else ""
         parts = [f"acceptance length {now} now, {always} since the start", share, mean, f"policy {chosen}"]

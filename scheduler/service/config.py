@@ -16,7 +16,7 @@ from ...statemachine.errors import refuse_all
 from ..core.limits import SECOND_NS, Limits
 from ..core.policies import Policy
 from ..wire.messages import Init
-from .policy_settings import policy_of
+from .policy_settings import default_policy, policy_of
 from .setting_checks import setting_problems
 from .setting_keys import Keys
 from .setting_sources import read_environment, read_file, variable_of
@@ -70,10 +70,12 @@ class Settings(Keys):
     def to_json(self) -> str:
         return json.dumps(attrs.asdict(self))
 
-    def shown(self) -> dict[str, Any]:
-        """The effective configuration as plain values, every key: for the log and for `stats`. It holds no secrets:
-        keys stand in files, and here are the files' names."""
+    def shown(self, policy: str | None = None) -> dict[str, Any]:
+        """The effective configuration as plain values, every key: for the log and for `stats`. `policy` names one that
+        was passed as an object. It holds no secrets: keys stand in files, and here are the files' names."""
         values: dict[str, Any] = json.loads(self.to_json())
+        if policy is not None or not any(values[key] for key in ("policy", "draft_len_schedule", "max_concurrency")):
+            values["policy"] = policy or default_policy(values)
         return values
 
     def variables(self, *keys: str) -> dict[str, str]:

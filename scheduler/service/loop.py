@@ -55,6 +55,7 @@ class Service:
     def __init__(self, settings: Settings, *, tokenizer: Tokenizer | None = None, policy: Policy | None = None) -> None:
         self.settings = settings
         self.core = Core(settings.limits(), only_policy(settings, policy))
+        self._shown = settings.shown(None if policy is None else policy.name)
         self.translate = Translate(
             tokenizer or tokenizer_beside(settings.target),
             max_model_len=settings.max_model_len,
@@ -127,7 +128,7 @@ class Service:
 
     def run(self) -> int:
         """Serve until drained or stopped (0), or until no worker can be had that ever was ready (1)."""
-        log.info("serving", address=self.address, **self.settings.shown())
+        log.info("serving", address=self.address, **self._shown)
         for warning in start_warnings(self.core.policy, self.settings.num_slots):
             log.warning("policy_warning", warning=warning)
         try:
@@ -295,5 +296,5 @@ class Service:
                 ok, reasons = False, [*reasons, self._trace.lost]
             return wire.Health(ok=ok, engine=engine, worker=worker, reasons=reasons)
         return wire.Stats(
-            values=describe_service(self.core, self.settings, self.clients, self.worker, metrics_url=self._watch.url)
+            values=describe_service(self.core, self._shown, self.clients, self.worker, metrics_url=self._watch.url)
         )

@@ -7,12 +7,11 @@ from typing import Any
 
 from ..core.handle import Core
 from .clients import ClientEdge
-from .config import Settings
 from .workers import WorkerEdge
 
 
 def describe_service(
-    core: Core, settings: Settings, clients: ClientEdge, worker: WorkerEdge, *, metrics_url: str | None
+    core: Core, settings: dict[str, Any], clients: ClientEdge, worker: WorkerEdge, *, metrics_url: str | None
 ) -> dict[str, Any]:
     """Every number by its name. The list of slots says whose request it is by the name that its client gave."""
     stats = core.stats()
@@ -29,5 +28,5 @@ def describe_service(
         "clients_turned_away": clients.router.num_turned_away,
         "refused_at_door": dict(clients.refused),
         "metrics_url": metrics_url,
-        "settings": settings.shown(),
+        "settings": settings,
     }

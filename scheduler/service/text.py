@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from ...statemachine.errors import Refused
 
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what half a character decodes to
+_CHARACTER = 4  # bytes of the longest one, so at least as many as the tokens that it takes
+_LONGEST_WAIT = 16  # ids
 
 
 class Tokenizer(Protocol):
@@ -74,13 +76,17 @@ class TextPieces:
         if self.is_whole:
             return self._tell(piece)
         if len(token_ids) < 2:
-            return ""
+            return self._release()
         del self._waiting[-len(token_ids) :]  # what comes before the half is certain, however tokens were divided
         return "".join([TextPieces.push(self, [token_id]) for token_id in token_ids])
 
     def flush(self) -> str:
         """Return what was held back: the output is over, so half a character stays half."""
         return self._tell(self._piece())
+
+    def _release(self) -> str:
+        """What may be told of a text that does not end whole."""
+        return ""
 
     def _piece(self) -> str:
         before = self._tokenizer.decode(self._told)
@@ -107,6 +113,21 @@ class IncrementalText(TextPieces):
     def push(self, token_ids: Sequence[int]) -> str:
         self._all.extend(token_ids)
         return super().push(token_ids)
+
+    def _release(self) -> str:
+        """A run of ids that never ends a character is told but for the last few: no byte waits for more than three.
+
+        Otherwise it would wait, and be decoded anew with each token, until the output is over.
+        """
+        if len(self._waiting) <= _LONGEST_WAIT:
+            return ""
+        before, whole = (self._tokenizer.decode(ids) for ids in (self._told, [*self._told, *self._waiting]))
+        for cut in range(len(self._waiting) - _CHARACTER, len(self._waiting) - 2 * _CHARACTER, -1):
+            head = self._tokenizer.decode([*self._told, *self._waiting[:cut]])
+            if whole.startswith(head):  # no character lies across the cut
+                self._told, self._waiting = self._waiting[:cut], self._waiting[cut:]
+                return head[len(before) :]
+        return ""
 
     def rewind(self, index: int) -> None:
         """Go back to before output `index`: what is pushed next repeats what has been told from there on."""

@@ -53,6 +53,20 @@ def test_every_kind_of_odd_row_costs_only_itself(client: Client, tmp_path: Path)
         assert word in row["error"]
 
 
+def test_a_batch_says_how_many_rows_failed_and_never_writes_over_what_it_reads(client: Client, tmp_path: Path) -> None:
+    _, _, said = batch(client, tmp_path, ['{"prompt_token_ids": [1]}', *ODD_ROWS.values()])
+    assert f"{len(ODD_ROWS)} rows failed" in said
+    rows = tmp_path / "in.jsonl"
+    before = rows.read_text()
+    (tmp_path / "link.jsonl").symlink_to(rows)
+    for output in (rows, tmp_path / "link.jsonl"):
+        command = ["generate", "--input", str(rows), "--output", str(output), "--connect", client.address]
+        done = subprocess.run([sys.executable, "-m", "dsparkd", *command], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1
+        assert f"--output {output}" in done.stderr
+        assert rows.read_text() == before
+
+
 def test_line_ends_of_unicode_inside_a_row_do_not_split_it(client: Client, tmp_path: Path) -> None:
     row = json.dumps({"prompt_token_ids": [1], "max_tokens": 2, "label": "a\u2028b\u2029c\x85d"}, ensure_ascii=False)
     status, rows, said = batch(client, tmp_path, [row, "", row])

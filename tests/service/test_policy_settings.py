@@ -149,3 +149,18 @@ def test_a_package_brings_a_policy_and_a_broken_one_is_refused_by_name() -> None
     assert "decide: missing" in refusal(policy="wrong:1")
     assert "expected fixed:N" in refusal(policy="nothing")
     assert "brought" in refusal(policy="nothing")
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({}, "auto"),
+        ({"measure_costs": False}, "fixed:7"),
+        ({"policy": "fixed:2"}, "fixed:2"),
+        ({"max_concurrency": 3}, None),  # which says it
+    ],
+)
+def test_the_effective_configuration_says_which_policy_is_in_force(settings: dict[str, Any], shown: str | None) -> None:
+    made = Settings.from_mapping({"target": "t", **settings})
+    assert made.shown()["policy"] == shown
+    assert made.shown("mine")["policy"] == "mine"
