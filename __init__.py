@@ -51,9 +51,9 @@ __all__ = [
 def local(**settings: Any) -> "AbstractContextManager[Client]":
     """Start scheduler and worker as child processes; yield a client once they serve, and end them with the block.
 
-    `settings` are keys of docs/configuration.md; without a `target` the shipped pair is served. `wait_s` (120): how long
-    until it serves; `timeout_s` (30): the client's; `log`: a file for the engine's log (None: our stderr; without it
-    nobody reads the log). Raises `Refused` for bad settings, and with the engine's own reason when it will not serve
+    `settings` are keys of docs/configuration.md; without a `target` the shipped pair is served. `wait_s` (120): seconds
+    until it must serve; `timeout_s` (30): of the client; `log`: a file for the log (None: our stderr; by
+    default nobody reads it). Raises `Refused` for bad settings, and with the engine's own reason when it will not serve
     them; `EngineLost` when it does not get ready in time.
     """
     from .models.shipped import shipped_pair

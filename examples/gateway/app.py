@@ -6,7 +6,7 @@ when a caller leaves. `asked.py` reads what callers ask, `said.py` writes what t
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from asked import Ask, Asked, Bad, chat, completion
@@ -15,9 +15,13 @@ from dsparkd import AsyncClient, AsyncStream, EngineError, Refused
 from dsparkd.scheduler.wire import messages as wire
 from said import DONE, Chat, Completion, Told, Usage, error_of, event
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+
+CHAT = "/v1/chat/completions"
+WRONG = (Bad, EngineError, HTTPException, ClientDisconnect, Exception)  # the last: our own bugs
 
 
 def make_app(address: str, *, model: str, template: Render | None) -> Starlette:
@@ -26,11 +30,12 @@ def make_app(address: str, *, model: str, template: Render | None) -> Starlette:
     return Starlette(
         routes=[
             Route("/v1/completions", gateway.completions, methods=["POST"]),
-            Route("/v1/chat/completions", gateway.chat, methods=["POST"]),
+            Route(CHAT, gateway.chat, methods=["POST"]),
             Route("/v1/models", gateway.models),
+            Route("/v1/models/{name:path}", gateway.one_model),
             Route("/health", gateway.health),
         ],
-        exception_handlers={Bad: _refuse, EngineError: _refuse},
+        exception_handlers=dict.fromkeys(WRONG, gateway.refuse),
         lifespan=gateway.lifespan,
     )
 
@@ -61,12 +66,27 @@ class Gateway:
         return await self._answer(request, ask, Chat(self._model))
 
     async def models(self, request: Request) -> Response:
-        one = {"id": self._model, "object": "model", "created": 0, "owned_by": "dsparkd"}
-        return JSONResponse({"object": "list", "data": [one]})
+        return JSONResponse({"object": "list", "data": [self._described()]})
+
+    async def one_model(self, request: Request) -> Response:
+        if (name := request.path_params["name"]) != self._model:
+            raise Bad("model", f"model = {name!r}: expected {self._model!r}", code="model_not_found", status=404)
+        return JSONResponse(self._described())
 
     async def health(self, request: Request) -> Response:
         health = await self._client.health()
         return JSONResponse({"ok": health.ok, "reasons": health.reasons}, 200 if health.ok else 503)
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """Everything that goes wrong is told in the shape of the API; faults of ours are logged, too."""
+        if isinstance(error, HTTPException):
+            error.detail = f"{request.method} {request.url.path}: {error.detail}"
+        given = "messages" if request.url.path.endswith(CHAT) else "prompt"
+        status, body = error_of(error, address=self._address, given=given)
+        return JSONResponse(body, status, getattr(error, "headers", None))
+
+    def _described(self) -> dict[str, Any]:
+        return {"id": self._model, "object": "model", "created": 0, "owned_by": "dsparkd"}
 
     async def _answer(self, request: Request, ask: Ask, shape: Completion) -> Response:
         """Submit, wait until all are accepted (a refusal is an HTTP error then), and tell what comes."""
@@ -77,11 +97,11 @@ class Gateway:
             for stream in streams:
                 await anext(stream)
             if asked.stream:
-                events = _events(streams, asked, shape, stack.pop_all())
+                events = _events(streams, asked, shape, stack.pop_all(), self._address)
                 return StreamingResponse(events, media_type="text/event-stream")
             results = [await stream.result() for stream in streams]
             if wrong := next((one for one in results if one.error), None):
-                raise Refused(wrong.finish_reason, f"request {wrong.request_id} failed: {wrong.error}")
+                raise Refused(wrong.finish_reason, str(wrong.error))
             choices = [
                 shape.choice(index, one.text or "", _told(asked, one), one.finish_reason)
                 for index, one in enumerate(results)
@@ -97,8 +117,9 @@ async def left_with_the_caller(request: Request, streams: Sequence[AsyncStream])
     async def watch() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
-        for stream in streams:
-            await stream.cancel()
+        with suppress(EngineError):  # an engine that is gone has nothing left to cancel
+            for stream in streams:
+                await stream.cancel()
 
     watcher = asyncio.create_task(watch())
     try:
@@ -110,7 +131,7 @@ async def left_with_the_caller(request: Request, streams: Sequence[AsyncStream])
 
 
 async def _events(
-    streams: Sequence[AsyncStream], asked: Asked, shape: Completion, stack: AsyncExitStack
+    streams: Sequence[AsyncStream], asked: Asked, shape: Completion, stack: AsyncExitStack, address: str
 ) -> AsyncIterator[bytes]:
     """The samples' pieces as they come, then the usage for who asked for it."""
     no_usage: dict[str, Any] = {"usage": None} if asked.include_usage else {}
@@ -124,14 +145,14 @@ async def _events(
                 reason = None
                 if isinstance(message, wire.Finished):
                     if message.state == "FAILED":
-                        raise Refused(message.reason, f"request {message.request_id} failed: {message.message}")
+                        raise Refused(message.reason, message.message or message.reason)
                     used = Usage(message.prompt_len, used.completion_tokens + message.output_len)
                     reason = message.reason
                 told = _told(asked, message) if isinstance(message, wire.Tokens) else None
                 if message.text or told or reason:
                     yield event(shape.piece([shape.part(index, message.text or "", told, reason)], no_usage))
         except EngineError as error:
-            yield event(error_of(error)[1])
+            yield event(error_of(error, address=address)[1])
             return
         if asked.include_usage:
             yield event(shape.piece([], {"usage": used.said()}))
@@ -166,13 +187,10 @@ def _told(asked: Asked, one: Any) -> Told | None:
 async def _body(request: Request) -> dict[str, Any]:
     try:
         body = await request.json()
+    except RecursionError as error:
+        raise Bad(None, "the body: nested too deeply to be read") from error
     except ValueError as error:
         raise Bad(None, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Bad(None, "the body: expected a JSON object")
     return body
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    status, body = error_of(error)
-    return JSONResponse(body, status)

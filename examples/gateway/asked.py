@@ -1,29 +1,50 @@
 """What a caller asks, judged: the body of an OpenAI call to a prompt and options of the engine.
 
-Owns the fields that are known here. The engine judges their values; a field that would be ignored is refused by name.
+Owns the fields that are known here. Values are judged by the engine's own rules, before anything is sent, so that every
+wrong field is named in one answer, by the name that the caller gave it; a field that would be ignored is refused.
 """
 
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import msgspec
 from chat import Messages, Render, Unrenderable
+from dsparkd import Refused
+from dsparkd.scheduler.service.options import expected_of, read_options
 
 MOST_SAMPLES = 128
+MOST_TOLD = 20  # problems that one answer names
 # Options of the engine that OpenAI does not have, under the engine's own names (docs/protocol.md).
 OWN = ("top_k", "min_p", "min_tokens", "ignore_eos", "stop_token_ids", "max_draft_len", "priority", "deadline_ms",
        "cache_salt")  # fmt: skip
 SAME = ("temperature", "top_p", "seed")  # under one name in both
-# Fields that are not offered, and the value that asks for nothing.
-NOTHING_ASKED: Mapping[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "logit_bias": {},
-    "best_of": 1,
-    "echo": False,
-    "store": False,
-    "response_format": {"type": "text"},
+# Fields that are not offered, and the value that asks for nothing, with its types: false is no 0 here.
+NOTHING_ASKED: Mapping[str, tuple[Any, tuple[type, ...]]] = {
+    "presence_penalty": (0, (int, float)),
+    "frequency_penalty": (0, (int, float)),
+    "logit_bias": ({}, (dict,)),
+    "best_of": (1, (int,)),
+    "echo": (False, (bool,)),
+    "store": (False, (bool,)),
+    "response_format": ({"type": "text"}, (dict,)),
 }
+SURROGATES = "text without lone surrogates"  # which JSON can say, and UTF-8 cannot
+
+
+class _Glance(reprlib.Repr):
+    """A value as the caller may know it again, and no more of it than that: answers stay short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring = 2, 80
+
+    def repr_bool(self, value: bool, level: int) -> str:
+        return "true" if value else "false"
+
+
+SHOWN = _Glance()
 
 
 class Bad(Exception):
@@ -47,13 +68,9 @@ class Asked:
 def completion(body: dict[str, Any], *, model: str) -> Asked:
     """Of POST /v1/completions. Raises `Bad`."""
     given = _Given(body, model)
-    prompt = given.take("prompt")
-    if not isinstance(prompt, str) and not _are_ids(prompt):
-        raise Bad("prompt", "prompt: expected one text, or one list of token ids")
-    num_top = given.take("logprobs")
-    if num_top is not None and type(num_top) is not int:
-        raise Bad("logprobs", f"logprobs = {num_top!r}: expected an integer")
-    return given.asked(prompt, num_top, max_tokens=16)
+    prompt = given.prompt()
+    given.longest("max_tokens", default=16)
+    return given.asked(lambda: prompt, given.take_num_top("logprobs"))
 
 
 def chat(body: dict[str, Any], *, model: str, render: Render | None, max_model_len: int) -> Asked:
@@ -61,90 +78,191 @@ def chat(body: dict[str, Any], *, model: str, render: Render | None, max_model_l
     if render is None:
         raise Bad("messages", "chat needs a template, and this gateway was started without one", code="no_template")
     given = _Given(body, model)
-    messages = _messages(given.take("messages"))
-    wanted, num_top = given.take("logprobs", False), given.take("top_logprobs")
-    if type(wanted) is not bool:
-        raise Bad("logprobs", f"logprobs = {wanted!r}: expected true or false")
-    if num_top is not None and not wanted:
-        raise Bad("top_logprobs", "top_logprobs: expected logprobs = true beside it")
-    longest = given.take("max_completion_tokens")
-    if longest is not None and body.get("max_tokens") is not None:
-        raise Bad("max_tokens", "max_tokens and max_completion_tokens: expected one of them")
-    try:
-        prompt = render(messages)
-    except Unrenderable as error:
-        raise Bad("messages", f"messages: the checkpoint's template refuses them: {error}") from error
-    return given.asked(prompt, (num_top or 0) if wanted else None, max_tokens=longest or max_model_len)
+    messages = given.messages()
+    given.longest("max_completion_tokens", "max_tokens", default=max_model_len)
+    num_top = (given.take_num_top("top_logprobs") or 0) if given.flag("logprobs") else None
+    given.refuse("top_logprobs", "logprobs = true beside it")
+
+    def rendered() -> str:
+        try:
+            return render(messages)
+        except Unrenderable as error:
+            raise Bad("messages", f"messages: the checkpoint's template refuses them: {error}") from error
+
+    return given.asked(rendered, num_top)
 
 
-class _Given:
+class _Problems:
+    """What is wrong with a body, until `told`."""
+
+    def __init__(self) -> None:
+        self._problems: list[Bad] = []
+
+    def wrong(self, param: str, value: Any, expected: str, *, code: str | None = None, status: int = 400) -> None:
+        said = f"{param}: missing" if value is None else f"{param} = {SHOWN.repr(value)}:"
+        message = f"{said}{',' if value is None else ''} expected {expected}"
+        self._problems.append(Bad(param, message, code=code, status=status))
+
+    def not_offered(self, place: str, fields: Mapping[str, Any]) -> None:
+        """All of these but those that are null, or have the one value that asks for nothing."""
+        for name, value in fields.items():
+            nothing, kinds = NOTHING_ASKED.get(name, (None, ())) if not place else (None, ())
+            if value is None or (type(value) in kinds and value == nothing):
+                continue
+            shown = name if name and name.isprintable() and len(name) <= SHOWN.maxstring else SHOWN.repr(name)
+            message = f"{place}{shown} = {SHOWN.repr(value)}: not offered"
+            message += f", expected {SHOWN.repr(nothing)} or none" if kinds else ""
+            self._problems.append(Bad(f"{place}{shown}", message, code="unsupported_parameter"))
+
+    def text(self, param: str, value: Any, expected: str) -> str:
+        if not isinstance(value, str):
+            self.wrong(param, value, expected)
+            return ""
+        if not _is_utf8(value):
+            self.wrong(param, value, SURROGATES)
+        return value
+
+    def told(self) -> None:
+        """Raise one `Bad` of all of them: the first gives the field and the status, the message names each."""
+        if self._problems:
+            first, more = self._problems[0], len(self._problems) - MOST_TOLD
+            messages = [str(one) for one in self._problems[:MOST_TOLD]] + ([f"and {more} more"] if more > 0 else [])
+            raise Bad(first.param, "; ".join(messages), code=first.code, status=first.status)
+
+
+class _Given(_Problems):
     """The fields of a body; null is the same as absent."""
 
     def __init__(self, body: dict[str, Any], model: str) -> None:
+        super().__init__()
         self._left = {name: value for name, value in body.items() if value is not None}
-        asked = self.take("model")
-        if asked != model:
-            message = f"model = {asked!r}: expected {model!r}"
-            raise Bad("model", message, code="model_not_found", status=404)
+        self._options: dict[str, Any] = {}
+        self._longest = ""
+        asked = self._left.pop("model", None)
+        if not isinstance(asked, str):
+            self.wrong("model", asked, repr(model))
+        elif asked != model:
+            self.wrong("model", asked, repr(model), code="model_not_found", status=404)
 
-    def take(self, name: str, default: Any = None) -> Any:
-        return self._left.pop(name, default)
+    def prompt(self) -> str | list[int]:
+        given, expected = self._left.pop("prompt", None), "one text, or one list of token ids"
+        if not isinstance(given, list):
+            return self.text("prompt", given, expected)
+        if not given or not all(type(one) is int for one in given):
+            self.wrong("prompt", given, expected)
+        elif (at := next((at for at, one in enumerate(given) if not 0 <= one < 2**63), None)) is not None:
+            self.wrong(f"prompt[{at}]", given[at], "a token id")
+        return given
 
-    def asked(self, prompt: str | list[int], num_top: int | None, *, max_tokens: int) -> Asked:
-        """Take the fields that both calls have, and refuse what is left."""
-        options = {"max_tokens": self.take("max_tokens", max_tokens), "temperature": self.take("temperature", 1.0)}
-        options |= {name: self._left.pop(name) for name in (*SAME, *OWN) if name in self._left}
-        stop = self.take("stop", [])
-        options["stop"] = [stop] if isinstance(stop, str) else stop
-        options["label"] = self.take("user")
-        if num_top is not None:
-            options |= {"logprobs": True, "top_logprobs": num_top}
-        n, stream = self.take("n", 1), self._flag("stream")
-        if type(n) is not int or not 1 <= n <= MOST_SAMPLES:
-            raise Bad("n", f"n = {n!r}: expected an integer in 1..{MOST_SAMPLES}")
-        usage = self._include_usage(stream)
-        for name, value in self._left.items():
-            if name not in NOTHING_ASKED or value != NOTHING_ASKED[name]:
-                raise Bad(name, f"{name}: not offered", code="unsupported_parameter")
-        return Asked(prompt=prompt, options=options, n=n, stream=stream, include_usage=usage, num_top=num_top)
+    def messages(self) -> Messages:
+        given = self._left.pop("messages", None)
+        if not isinstance(given, list) or not given:
+            self.wrong("messages", given, "a list of one message or more")
+            return []
+        return [self._message(one, f"messages[{index}]") for index, one in enumerate(given)]
 
-    def _flag(self, name: str) -> bool:
-        value = self.take(name, False)
-        if type(value) is not bool:
-            raise Bad(name, f"{name} = {value!r}: expected true or false")
+    def longest(self, *names: str, default: int) -> None:
+        """The engine's `max_tokens`, under one of these names: the first is the one to use."""
+        given = {name: self._left.pop(name) for name in names if name in self._left}
+        self._longest = f"{names[0]} = {default}, its default"
+        self._options["max_tokens"] = default
+        for index, (name, value) in enumerate(given.items()):
+            if index:
+                self.wrong(name, value, f"none beside {next(iter(given))}")
+            elif self._option(name, "max_tokens", value):
+                self._longest = f"{name} = {value}"
+
+    def take_num_top(self, name: str) -> int | None:
+        value = self._left.pop(name, None)
+        if value is not None:
+            self._option(name, "top_logprobs", value, logprobs=True)
         return value
 
+    def refuse(self, name: str, expected: str) -> None:
+        if name in self._left:
+            self.wrong(name, self._left.pop(name), expected)
+
+    def flag(self, name: str) -> bool:
+        value = self._left.pop(name, False)
+        if type(value) is not bool:
+            self.wrong(name, value, "true or false")
+        return value is True
+
+    def asked(self, prompt: Callable[[], str | list[int]], num_top: int | None) -> Asked:
+        """Take the fields that both calls have, and refuse what is left."""
+        self._options |= {"temperature": 1.0} | ({} if num_top is None else {"logprobs": True, "top_logprobs": num_top})
+        for name in ("user", "stop", *SAME, *OWN):
+            if name in self._left:
+                self._option(name, {"user": "label"}.get(name, name), self._left.pop(name))
+        n, stream = self._left.pop("n", 1), self.flag("stream")
+        if type(n) is not int or not 1 <= n <= MOST_SAMPLES:
+            self.wrong("n", n, f"an integer in 1..{MOST_SAMPLES}")
+        usage = self._include_usage(stream)
+        if self._options.get("min_tokens", 0) > self._options["max_tokens"]:
+            self.wrong("min_tokens", self._options["min_tokens"], f"at most {self._longest}")
+        self.not_offered("", self._left)
+        self.told()
+        return Asked(prompt=prompt(), options=self._options, n=n, stream=stream, include_usage=usage, num_top=num_top)
+
+    def _option(self, name: str, under: str, value: Any, **beside: Any) -> bool:
+        """Keep an option of the engine if its rule for it holds; `name` is what the caller calls it."""
+        meant, expected = value, expected_of(under)
+        if name == "stop":  # a text alone is a list of one
+            meant, expected = [value] if isinstance(value, str) else value, f"a text, or {expected}"
+        try:
+            read_options(msgspec.Raw(msgspec.msgpack.encode({under: meant, **beside})))
+        except UnicodeEncodeError:
+            self.wrong(name, value, SURROGATES, code="BAD_OPTION")
+        except (Refused, OverflowError, RecursionError):
+            self.wrong(name, value, expected, code="BAD_OPTION")
+        else:
+            self._options[under] = meant
+            return True
+        return False
+
     def _include_usage(self, stream: bool) -> bool:
-        given = self.take("stream_options", {})
-        if not isinstance(given, dict) or given.keys() - {"include_usage"} or (given and not stream):
-            raise Bad("stream_options", f"stream_options = {given!r}: expected include_usage alone, with stream = true")
-        return bool(given.get("include_usage"))
+        given = self._left.pop("stream_options", None)
+        if given is None:
+            return False
+        if not isinstance(given, dict):
+            self.wrong("stream_options", given, "an object with include_usage")
+            return False
+        usage = given.get("include_usage")
+        if usage is not None and type(usage) is not bool:
+            self.wrong("stream_options.include_usage", usage, "true or false")
+        self.not_offered("stream_options.", {name: given[name] for name in given if name != "include_usage"})
+        if given and not stream:
+            self.wrong("stream_options", given, "stream = true beside it")
+        return usage is True
+
+    def _message(self, given: Any, place: str) -> dict[str, str]:
+        if not isinstance(given, dict):
+            self.wrong(place, given, "an object with role and content")
+            return {}
+        self.not_offered(f"{place}.", {name: given[name] for name in given if name not in ("role", "content")})
+        role = self.text(f"{place}.role", given.get("role"), "text")
+        content, place = given.get("content"), f"{place}.content"
+        if isinstance(content, list) and content:
+            content = "".join(self._part(part, f"{place}[{index}]") for index, part in enumerate(content))
+        return {"role": role, "content": self.text(place, content, "text, or a list of parts of type text")}
+
+    def _part(self, given: Any, place: str) -> str:
+        if not isinstance(given, dict):
+            self.wrong(place, given, "an object with type and text")
+            return ""
+        if given.get("type") != "text":
+            self.wrong(f"{place}.type", given.get("type"), "'text', no other is offered", code="unsupported_parameter")
+            return ""
+        self.not_offered(f"{place}.", {name: given[name] for name in given if name not in ("type", "text")})
+        return self.text(f"{place}.text", given.get("text"), "text")
 
 
-def _messages(given: Any) -> Messages:
-    if not isinstance(given, list) or not given:
-        raise Bad("messages", "messages: expected a list of one message or more")
-    return [_message(one, f"messages[{index}]") for index, one in enumerate(given)]
-
-
-def _message(given: Any, place: str) -> dict[str, str]:
-    if not isinstance(given, dict) or not isinstance(given.get("role"), str):
-        raise Bad(place, f"{place}: expected an object with role and content")
-    for name in (name for name, value in given.items() if name not in ("role", "content") and value is not None):
-        raise Bad(f"{place}.{name}", f"{place}.{name}: not offered", code="unsupported_parameter")
-    content = given.get("content")
-    if isinstance(content, list) and all(isinstance(part, dict) and part.keys() == _TEXT_PART for part in content):
-        content = "".join(str(part["text"]) for part in content if part["type"] == "text")
-    if not isinstance(content, str):
-        raise Bad(f"{place}.content", f"{place}.content: expected text, or parts of type text")
-    return {"role": given["role"], "content": content}
-
-
-_TEXT_PART = {"type", "text"}
-
-
-def _are_ids(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and all(type(one) is int for one in prompt)
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 Ask = Callable[[dict[str, Any]], Asked]

@@ -5,6 +5,7 @@ certain, which a single token's need not be.
 """
 
 import json
+import logging
 import re
 import secrets
 import time
@@ -13,12 +14,15 @@ from typing import Any
 import attrs
 from asked import Bad
 from dsparkd import EngineError, EngineLost, Refused
+from starlette.exceptions import HTTPException
 
 Told = list[tuple[int, float, list[tuple[int, float]]]]  # token id, log-probability, the best tokens
 _LATER = {"DRAINING", "NO_WORKER", "ENGINE_GONE", "ENGINE_RESTARTED", "DRAIN_DEADLINE", "ENGINE_STOPPED", "WORKER_LOST"}
+_log = logging.getLogger("gateway")
 _FULL = {"QUEUE_FULL", "CLIENT_LIMIT"}
 _LATE = "DEADLINE"  # the request's own `deadline_ms` passed
 _OURS = {"INTERNAL", "ROW_FAULT"}
+_PROMPT = {"BAD_TOKEN", "EMPTY_PROMPT", "PROMPT_TOO_LONG", "TEXT_UNAVAILABLE"}  # what they are said of
 
 
 @attrs.frozen
@@ -99,27 +103,44 @@ def event(value: dict[str, Any]) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of what went wrong."""
+def error_of(error: Exception, *, address: str = "", given: str = "prompt") -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status and the body of what went wrong.
+
+    `address`: of the engine, which is no affair of the caller's. `given`: what the caller calls its prompt.
+    """
+    message, code = _without_our_names(str(error), address), getattr(error, "code", None)
     if isinstance(error, Bad):
         return error.status, _error(str(error), "invalid_request_error", error.param, error.code)
-    if isinstance(error, Refused) and error.code in _FULL:
-        return 429, _error(str(error), "rate_limit_error", None, error.code)
-    if isinstance(error, EngineLost) or (isinstance(error, Refused) and error.code in _LATER):
-        return 503, _error(str(error), "server_error", None, getattr(error, "code", "ENGINE_LOST"))
-    if isinstance(error, Refused) and error.code == _LATE:
-        return 504, _error(str(error), "server_error", None, error.code)
-    if isinstance(error, Refused) and error.code not in _OURS:
-        message = str(error).rpartition(": request ")[2].partition(": ")[2] or str(error)
-        named = re.match(r"(\w+) = ", message)
-        return 400, _error(message, "invalid_request_error", named and named[1], error.code)
-    if isinstance(error, EngineError):
-        return 500, _error(str(error), "server_error", None, getattr(error, "code", None))
-    raise error
+    if isinstance(error, HTTPException):
+        return error.status_code, _error(error.detail, "invalid_request_error", None, code)
+    if isinstance(error, EngineLost):
+        return 503, _error("the engine does not answer", "server_error", None, "ENGINE_LOST")
+    if not isinstance(error, Refused):
+        if isinstance(error, EngineError):  # all others are logged by the server
+            _log.error("a fault of the engine or its client", exc_info=error)
+        return 500, _error("a fault of the gateway or the engine; its log has the whole", "server_error", None, code)
+    if code in _FULL:
+        return 429, _error(message, "rate_limit_error", None, code)
+    if code in _LATER:
+        return 503, _error(message, "server_error", None, code)
+    if code == _LATE:
+        return 504, _error(message, "server_error", None, code)
+    if code in _OURS:
+        return 500, _error(message, "server_error", None, code)
+    named = re.match(r"(\w+) = ", message)
+    return 400, _error(message, "invalid_request_error", given if code in _PROMPT else named and named[1], code)
+
+
+def _without_our_names(message: str, address: str) -> str:
+    """A message of the client's without the engine's address and the ids that this gateway gave its requests."""
+    message = re.sub(r"^request \S+: ", "", message.removeprefix(f"{address}: "))
+    return message.replace(address, "the engine") if address else message
 
 
 def _error(message: str, kind: str, param: str | None, code: str | None) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    """What a caller sent may be quoted in it, and UTF-8 cannot say all that JSON can."""
+    said = {"message": message, "type": kind, "param": param, "code": code}
+    return {"error": {key: value and value.encode("utf-8", "backslashreplace").decode() for key, value in said.items()}}
 
 
 def _token(token_id: int) -> str:

@@ -1,11 +1,10 @@
-// A client of dsparkd in Node.js: docs/protocol.md in code. Owns one DEALER; streams are async iterators that go on
-// through lost connections and restarts of the engine. generate.js shows how it is used.
+// A client of dsparkd in Node.js: docs/protocol.md in code, over one DEALER. generate.js shows how it is used.
 
 import { decode, encode } from "@msgpack/msgpack";
 import { Dealer } from "zeromq";
 
 const HEADER = Buffer.from([...Buffer.from("DSPK"), 1]); // magic, protocol version
-
+const PROMPTS = ["prompt", "prompt_token_ids", "messages"]; // a request has one of them
 // Integers of 64 bits come as BigInt and may be given so; encode() would make floats of long numbers.
 const whole = (value) => (Number.isSafeInteger(value) && Math.abs(value) >= 2 ** 32 ? BigInt(value) : value);
 
@@ -17,7 +16,7 @@ export class Refused extends Error {
   }
 }
 
-/** The messages of one request: Accepted, Tokens, ..., Finished. Leaving the loop early cancels the request. */
+/** Accepted, Tokens, ..., Finished of a request, through restarts. Leaving the loop early cancels the request. */
 class Stream {
   #client;
   #queue = [];
@@ -65,11 +64,12 @@ export class Client {
     this.#receive().catch((error) => this.#fail(error));
   }
 
-  /** `request`: prompt or prompt_token_ids, and options as in docs/protocol.md. */
-  submit(requestId, { prompt, prompt_token_ids, options = {} }) {
+  /** `request`: one of PROMPTS, and options as in docs/protocol.md. */
+  submit(requestId, { options = {}, ...request }) {
+    const strange = Object.keys(request).filter((key) => !PROMPTS.includes(key));
+    if (strange.length) throw new TypeError(`${requestId}: ${strange}: unknown, expected ${PROMPTS} and options`);
     const wide = Object.fromEntries(Object.entries(options).map(([name, value]) => [name, whole(value)]));
-    const said = prompt === undefined ? { prompt_token_ids } : { prompt };
-    const frame = { type: "Submit", request_id: requestId, ...said, options: wide };
+    const frame = { type: "Submit", request_id: requestId, ...request, options: wide };
     const stream = new Stream(this, requestId, frame);
     this.#streams.set(requestId, stream);
     this.welcome.then(() => this.send(frame), (error) => stream.put(error));

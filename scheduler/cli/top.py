@@ -20,6 +20,7 @@ from ..wire.client import Client
 from .engines import keys_of_environment, refuse_nobody
 from .top_view import COLUMNS, NUMBERS, View, plain
 
+ANSWER_S = 5.0  # a scheduler answers at once, whatever its worker does
 ADDRESS = str(attrs.fields(Settings).bind.default)
 
 
@@ -32,7 +33,7 @@ def top(
 ) -> None:
     """Show what an engine does: slots with their states and draft lengths, acceptance, rates, queue, worker, faults."""
     refuse_nobody(connect)
-    with Client(connect, keys=keys_of_environment()) as client:
+    with Client(connect, timeout_s=ANSWER_S, keys=keys_of_environment()) as client:
         looks = _looks(client, interval)
         if once or not sys.stdout.isatty():
             for view in looks:

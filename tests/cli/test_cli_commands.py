@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dsparkd import Client
+from dsparkd import Client, __version__
 from dsparkd.statemachine.errors import EngineError
 
 PROMPT = "def main():\n"
@@ -215,3 +215,7 @@ def test_no_process_of_an_engine_outlives_its_command() -> None:
         except OSError:
             continue
     assert alive == []
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert dsparkd("--version").stdout.strip() == f"dsparkd {__version__}"

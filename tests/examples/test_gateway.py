@@ -142,9 +142,12 @@ def test_what_is_not_offered_is_refused_and_the_field_is_named(gateway: Served, 
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "messages[0].content"),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
+            "messages[0].content[0].type",
+        ),
         ({"role": "user", "content": "x", "tool_calls": []}, "messages[0].tool_calls"),
-        ({"content": "x"}, "messages[0]"),
+        ({"content": "x"}, "messages[0].role"),
     ],
 )
 def test_what_a_message_may_not_hold_is_refused_with_its_place(gateway: Served, message: Any, param: str) -> None:

@@ -37,6 +37,11 @@ def start(address: str, requests: Sequence[dict[str, Any]]) -> "subprocess.Popen
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def run_node(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(NODE), str(FOLDER / "generate.js"), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
 def ended(process: "subprocess.Popen[str]", status: int = 0) -> tuple[list[dict[str, Any]], str]:
     out, err = process.communicate(timeout=60)
     assert process.returncode == status, err
@@ -77,6 +82,44 @@ def test_node_is_told_what_is_refused_by_name(engine: Client) -> None:
     _, err = ended(start(engine.address, [{"prompt_token_ids": [1], "options": {"top_z": 1}}]), status=1)
     assert "UNSUPPORTED_OPTION" in err
     assert "top_z" in err
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ({"prompt_token_ids": [1], "max_tokens": 3, "seed": 1}, "max_tokens,seed"),
+        ({"prompt_token_ids": [1], "option": {}}, "option"),
+    ],
+)
+def test_node_drops_no_key_of_a_request(engine: Client, request_: dict[str, Any], names: str) -> None:
+    _, err = ended(start(engine.address, [request_]), status=1)
+    assert err == f"node-0: {names}: unknown, expected prompt,prompt_token_ids,messages and options\n"
+
+
+def test_node_sends_all_prompts_that_a_request_has(engine: Client) -> None:
+    _, err = ended(start(engine.address, [{"prompt_token_ids": [1], "prompt": "x"}]), status=1)
+    assert "BAD_PROMPT" in err
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["ipc:///tmp/x"], ["--timeout"], ["--timeout", "x", "ipc:///tmp/x", "{}"], ["--help"], ["-x", "{}"]]
+)
+def test_node_without_its_arguments_says_how_it_is_used(words: list[str]) -> None:
+    done = run_node(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: node generate.js ")
+
+
+def test_node_waits_for_an_engine_no_longer_than_it_is_told(tmp_path: Path) -> None:
+    done = run_node("--timeout", "0.2", f"ipc://{tmp_path}/none", '{"prompt": "x"}')
+    assert (done.returncode, done.stderr) == (1, f"ipc://{tmp_path}/none: no engine answered within 0.2 s\n")
+
+
+@pytest.mark.parametrize(("address", "request_"), [("nowhere", "{}"), ("ipc:///tmp/x", "{"), ("ipc:///tmp/x", "null")])
+def test_node_says_in_one_line_what_it_cannot_read(address: str, request_: str) -> None:
+    done = run_node(address, request_)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert ": expected an " in done.stderr or ", expected an " in done.stderr
 
 
 @pytest.fixture
