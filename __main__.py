@@ -1,7 +1,7 @@
 """`python -m dsparkd COMMAND`: the one place where the torch-free command line and the torch floors meet.
 
-Owns the choice of a worker's backend and the joining of `inspect`, which knows checkpoints; torch is loaded only by a
-worker of a real checkpoint.
+Owns the choice of a worker's backend, `--version`, and the joining of `inspect`, which knows checkpoints; torch is
+loaded only by a worker of a real checkpoint.
 """
 
 import argparse
@@ -9,7 +9,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
+
+from . import __version__
 from .models.shipped import shipped_pair
 from .scheduler.cli.app import app, run
 from .scheduler.cli.engines import Pair
@@ -23,6 +27,20 @@ from .statemachine.errors import LocalError, Refused
 from .worker.inspect import inspect
 
 app.command()(inspect)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dsparkd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:

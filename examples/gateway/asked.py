@@ -12,7 +12,8 @@ import attrs
 import msgspec
 from chat import Messages, Render, Unrenderable
 from dsparkd import Refused
-from dsparkd.scheduler.service.options import expected_of, read_options
+from dsparkd.scheduler.service.options import read_options
+from dsparkd.scheduler.wire.option_rules import expected_of
 
 MOST_SAMPLES = 128
 MOST_TOLD = 20  # problems that one answer names

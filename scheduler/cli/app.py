@@ -6,12 +6,10 @@ Owns nothing but assembly. `__main__.py` calls `run` with the shipped pair.
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from ... import __version__
 from ...statemachine.errors import EngineError
 from .bench import bench
 from .calibrate import calibrate
@@ -39,21 +37,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"dsparkd {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _before_any_command(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
-    ] = False,
-) -> None: ...
-
 
 app.command()(serve)
 app.command()(generate)

@@ -10,7 +10,8 @@ REFUSALS: dict[str, tuple[str, str]] = {
     "BAD_MESSAGE": ("a frame cannot be read: magic, version, size, type or a field; or (from a client of this package, "
                     "before anything is sent) it could not be", "correct the client"),
     "BAD_OPTION": ("an option has a value that it cannot have; all of them are named", "correct the request"),
-    "BAD_PROMPT": ("both or none of `prompt` and `prompt_token_ids`", "correct the request"),
+    "BAD_PROMPT": ("not exactly one of `prompt`, `prompt_token_ids` and `messages`, or (from a client of this package) "
+                   "one of no kind that can be sent", "correct the request"),
     "BAD_TOKEN": ("a token id that the vocabulary does not hold", "correct the request"),
     "BAD_VERSION": ("`ClientHello.version` is not the engine's", "use a client of that version"),
     "CANCELLED": ("it was cancelled while it waited for the first worker, before it was accepted", "nothing"),

@@ -11,10 +11,10 @@ import msgspec
 
 from ...statemachine.errors import LocalError
 from ..wire import messages as wire
+from ..wire.option_rules import expected_of
 from . import protocol_words as words
 from .client_field_notes import CLIENT_FIELDS, Note
 from .codes import RAISED_LOCALLY, REASONS, REFUSALS, WORKER_FAULTS
-from .options import expected_of
 from .worker_field_notes import WORKER_FIELDS
 
 FIELDS = CLIENT_FIELDS | WORKER_FIELDS

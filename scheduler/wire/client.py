@@ -20,16 +20,17 @@ from ...statemachine.errors import EngineError, PeerError, Refused
 from . import codec, messages
 from .conversation import Conversation
 from .curve import ClientKeys
-from .frames import Prompt, frame_of, submit_frame
+from .frames import Prompt, cancel_frame, check_client, check_wait, id_of, resume_frame, submit_frame
 from .result import EngineLost, Result
 from .samples import samples_of
 from .sockets import dealer
 from .stream import Stream as Stream
+from .stream import Waiting
+from .waiting import Patience, has_failed
 
 _CLOSE_LINGER_MS = 500
 _GOODBYE_S = 1.0  # how long a goodbye waits for a connection that has just gone
-_Queue = queue.SimpleQueue[Any]
-_Left = tuple[str, _Queue]  # a stream that nobody reads any more
+_Left = tuple[str, Waiting]  # a stream that nobody reads any more
 
 
 class Client:
@@ -40,6 +41,7 @@ class Client:
     def __init__(
         self, address: str, *, timeout_s: float = 30.0, resume_token: str | None = None, keys: ClientKeys | None = None
     ) -> None:
+        check_client(address, timeout_s=timeout_s, resume_token=resume_token, keys=keys)
         self.address = address
         self.timeout_s = timeout_s
         self._lock = threading.Lock()  # guards the conversation and the outgoing queue
@@ -47,7 +49,7 @@ class Client:
         self._outgoing: deque[bytes | _Left] = deque()
         self._closing = False
         self._patience_ends = math.inf
-        self._welcomed: _Queue = queue.SimpleQueue()
+        self._welcomed = Waiting()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = dealer(
             self._context, address, probes=True, keys=keys
@@ -58,16 +60,15 @@ class Client:
         self._thread.start()
         try:
             self.welcome: messages.Welcome = self._answer(self._welcomed)
-        except EngineError:
+        except BaseException:  # an interrupted caller too must leave no thread behind
             self.close()
             raise
 
     def submit(self, prompt: Prompt, *, request_id: str | None = None, **options: Any) -> Stream:
         """Submit text, token ids or messages of a chat, and return its stream. Options are `RequestOptions`, judged by
         the engine."""
-        name = request_id or f"r-{secrets.token_hex(8)}"
-        frame = submit_frame(self.address, prompt, request_id=name, options=options)
-        sink: _Queue = queue.SimpleQueue()
+        name = f"r-{secrets.token_hex(8)}" if request_id is None else request_id
+        frame, sink = submit_frame(self.address, prompt, request_id=name, options=options), Waiting()
         with self._lock:
             self._send(frame)
             self._conversation.submit(name, sink, frame)
@@ -79,23 +80,22 @@ class Client:
 
     def samples(self, prompt: Prompt, *, n: int, request_id: str | None = None, **options: Any) -> list[Stream]:
         """Submit `n` samples of one prompt: requests `request_id/0`, `/1`, ... of one seed, one sample index each."""
-        each = samples_of(self.address, n, request_id, options)
+        each = samples_of(self.address, n, id_of(self.address, request_id), options)
         return [self.submit(prompt, request_id=name, **own) for name, own in each]
 
     def resume(self, request_id: str, *, from_index: int = 0) -> Stream:
         """Return a new stream of a request, from output index `from_index` on: a live one, or one whose end no stream
         of this client has heard."""
-        frame = frame_of(self.address, messages.ResumeRequest(request_id=request_id, from_index=from_index))
-        sink: _Queue = queue.SimpleQueue()
+        resume_frame(self.address, request_id, from_index)  # refuses what cannot be said
+        sink = Waiting()
         with self._lock:
-            self._send(frame)
-            self._conversation.resume(request_id, sink, from_index)
+            self._send()  # raises when it is closed
+            self._send(*self._conversation.resume(request_id, sink, from_index))
         return Stream(self, request_id, sink)
 
     def cancel(self, request_id: str) -> bool:
         """Cancel and wait for the acknowledgement: whether there was something to cancel. Idempotent."""
-        frame = frame_of(self.address, messages.CancelRequest(request_id=request_id))
-        sink: _Queue = queue.SimpleQueue()
+        frame, sink = cancel_frame(self.address, request_id), Waiting()
         with self._lock:
             self._send(frame)
             self._conversation.cancel(request_id, sink)
@@ -110,7 +110,7 @@ class Client:
 
     def wait_ready(self, timeout_s: float = 120.0) -> messages.Health:
         """Wait until the worker serves. Raises `Refused` (NO_WORKER) when none will, `EngineLost` in the end."""
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + check_wait(self.address, timeout_s)
         while True:
             health = self.health()
             if health.worker in ("READY", "DEGRADED"):
@@ -142,22 +142,26 @@ class Client:
         self.close()
 
     def _ask(self, kind: Any, question: messages.ToScheduler) -> Any:
-        sink: _Queue = queue.SimpleQueue()
+        sink = Waiting()
         with self._lock:
             self._send(codec.encode(question))
             self._conversation.ask(kind, sink)
         return self._answer(sink)
 
-    def _answer(self, sink: _Queue) -> Any:
+    def _answer(self, sink: Waiting) -> Any:
         try:
             item = sink.get(timeout=self.timeout_s)
-        except queue.Empty:
-            raise self._conversation.lost(self.timeout_s) from None
+        except BaseException as error:
+            with self._lock:
+                self._conversation.forget(sink)
+            if isinstance(error, queue.Empty):
+                raise self._conversation.lost(self.timeout_s) from None
+            raise
         if isinstance(item, EngineError):
             raise item
         return item
 
-    def _leave(self, request_id: str, sink: _Queue) -> None:
+    def _leave(self, request_id: str, sink: Waiting) -> None:
         """Cancel without waiting. Called from `__del__`, which may run in any thread at any moment, so lock-free."""
         if not self._closing:
             self._outgoing.append((request_id, sink))
@@ -169,12 +173,12 @@ class Client:
             if not self._closing:
                 self._wake()
 
-    def _send(self, frame: bytes) -> None:
-        """Queue a frame. The lock is held, so that its answer cannot be routed before it is asked for."""
+    def _send(self, *frames: bytes) -> None:
+        """Queue frames. The lock is held, so that their answers cannot be routed before they are asked for."""
         if self._closing:
             raise EngineLost(f"the client of {self.address} is closed")
         if not self._conversation.greeting:  # else it is said once we are welcome
-            self._outgoing.append(frame)
+            self._outgoing += frames
             self._wake()
 
     def _wake(self) -> None:
@@ -188,7 +192,8 @@ class Client:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         decoder = codec.for_client()
-        heard = sent = asked = time.monotonic()
+        sent = time.monotonic()
+        patience = Patience(self.timeout_s, sent)
         try:
             self._flush()
             while not self._closing or self._outgoing:
@@ -207,8 +212,8 @@ class Client:
                 if self._socket in ready:
                     self._receive(decoder)
                     self._flush()
-                    heard = now
-                heard, asked = self._watch(heard, asked, now)
+                    patience.heard(now)
+                self._watch(patience, now)
         except Exception as error:  # a dead thread must not leave callers waiting
             self._conversation.fail_all(EngineLost(f"the client of {self.address} failed: {error}"))
             raise
@@ -230,9 +235,10 @@ class Client:
             flushed = True
         return flushed
 
-    def _farewell(self, request_id: str, sink: _Queue) -> None:
-        with self._lock:
-            self._outgoing.extendleft(self._conversation.leave(request_id, sink))
+    def _farewell(self, request_id: str, sink: Waiting) -> None:
+        if not has_failed(sink):
+            with self._lock:
+                self._outgoing.extendleft(self._conversation.leave(request_id, sink))
 
     def _try(self, frame: bytes) -> bool:
         """Return False while the pipe is full: nobody reads at the other end, which `_watch` will notice."""
@@ -268,19 +274,12 @@ class Client:
             if not isinstance(head, bytes):
                 self._outgoing.append(head)
 
-    def _watch(self, heard: float, asked: float, now: float) -> tuple[float, float]:
-        """A long queue is silent too: ask after a quarter of the time-out, give up at its end."""
+    def _watch(self, patience: Patience, now: float) -> None:
         with self._lock:
             if self._closing and now > self._patience_ends:
                 self._outgoing.clear()  # nobody is there to hear the goodbye
-            if self._conversation.num_open == 0:
-                return now, now
-            if now - heard > self.timeout_s:
+            judged = patience.judge(now, lambda: (sink.asked_s for sink in self._conversation.sinks()))
+            if judged == "give up":
                 self._conversation.fail_all(self._conversation.lost(self.timeout_s))
-                return now, now
-            if now - asked > self.timeout_s / 4:
-                self._outgoing += self._conversation.nudge()
-                self._conversation.ask(messages.Health, queue.SimpleQueue())
-                self._outgoing.append(codec.encode(messages.GetHealth()))
-                return heard, now
-        return heard, asked
+            elif judged == "ask":
+                self._outgoing += [*self._conversation.nudge(), codec.encode(messages.GetHealth())]

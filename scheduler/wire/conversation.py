@@ -5,18 +5,16 @@ socket, thread or clock. `client.py` and `client_async.py` feed it and send the 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from ...statemachine.errors import EngineError, Refused
 from . import codec, messages
 from .result import EngineLost
-from .waiting import Live, Newest, ReplySink, Sink, Submitted, drop_left, put_next
+from .waiting import Live, Newest, Questions, ReplySink, Sink, Submitted
 
 Frames = list[bytes]
-_QUESTIONS: dict[Any, messages.ToScheduler] = {
-    messages.Stats: messages.GetStats(),
-    messages.Health: messages.GetHealth(),
-}
+_OF_RESUMES = frozenset({"UNKNOWN_ID", "UNKNOWN_REQUEST", "BAD_INDEX", "ENGINE_RESTARTED"})  # no submit is refused so
 
 
 class Conversation:
@@ -25,6 +23,7 @@ class Conversation:
     The first answer to each submit (Accepted or Refused) goes to the submits of that id in their order; what follows
     goes to the accepted one. So a duplicate id is refused to the second stream, and the first goes on. A stream that is
     left cancels its own request only, whoever bears the same id: while it is unanswered, that is when it is accepted.
+    Of an id that has a live stream every further Accepted is that stream's: a second one of it is refused.
 
     On a new connection everything that waits is said again: live streams resume where they are, submits that were not
     answered are repeated (and resumed, if the engine had accepted them). Before them comes what makes ids free: streams
@@ -43,17 +42,19 @@ class Conversation:
         self._token = resume_token
         self._unanswered: dict[str, deque[Submitted]] = {}
         self._live: dict[str, Live] = {}
-        self._cancels: dict[str, deque[ReplySink | None]] = {}
-        self._asked: dict[type, deque[ReplySink]] = {kind: deque() for kind in _QUESTIONS}
+        self._questions = Questions()
         self._over = Newest(256)  # ids of what was read, left or refused here, until they are used again
 
     @property
     def num_open(self) -> int:
         """Streams and questions that somebody waits for."""
-        unanswered = [one.sink for submitted in self._unanswered.values() for one in submitted]
-        others: list[deque[Any]] = [*self._cancels.values(), *self._asked.values()]
-        asked = [sink for sinks in others for sink in sinks]
-        return len(self._live) + sum(sink is not None for sink in (*unanswered, *asked))
+        return sum(1 for _ in self.sinks())
+
+    def sinks(self) -> Iterator[Any]:
+        """Of those who wait for something."""
+        yield from (live.sink for live in self._live.values())
+        yield from (one.sink for submitted in self._unanswered.values() for one in submitted if one.sink is not None)
+        yield from self._questions.sinks()
 
     # ---- what callers want --------------------------------------------------------------------------------------
 
@@ -62,12 +63,21 @@ class Conversation:
         alone = request_id not in self._live and all(one.sink is None for one in submitted)
         submitted.append(Submitted(sink, frame, alone=alone))
 
-    def resume(self, request_id: str, sink: Sink, from_index: int) -> None:
-        """The new stream takes the request over from an older one of this client, which ends."""
-        older = self._live.get(request_id)
-        self._live[request_id] = Live(sink, from_index, accepted=False, num_echoes=1, stalled=True)
+    def resume(self, request_id: str, sink: Sink, from_index: int) -> Frames:
+        """The new stream takes the request over from an older one of this client, which ends. Of a submit that was not
+        answered it takes the answer over: the engine's words would not tell the two apart."""
+        live, submitted = self._live.get(request_id), self._unanswered.get(request_id)
+        older: Sink | None = None if live is None else live.sink
+        frames: Frames = []
+        if live is None and submitted:
+            older, submitted[0].sink, submitted[0].resume_from = submitted[0].sink, sink, from_index
+            for later in list(submitted)[1:]:
+                later.alone = False
+        else:
+            frames = self._take_up(request_id, sink, from_index)
         if older is not None:
-            older.sink.put(Refused("RESUMED", f"request {request_id} goes on in a newer stream of this client"))
+            older.put(Refused("RESUMED", f"request {request_id} goes on in a newer stream of this client"))
+        return frames
 
     def leave(self, request_id: str, sink: Sink) -> Frames:
         """Forget a stream: its request is cancelled, or its end, which nobody has read, is as good as heard."""
@@ -75,10 +85,12 @@ class Conversation:
         if live is not None and live.sink is sink:
             del self._live[request_id]
             return self._cancel(request_id)
-        waiting = [one for one in self._unanswered.get(request_id, ()) if one.sink is sink]
+        submitted = self._unanswered.get(request_id, ())
+        waiting = [one for one in submitted if one.sink is sink]
         for one in waiting:
             one.sink = None
-        return [] if waiting or live is not None else self.heard(request_id)  # the end of a live one is its own
+        goes_on = live is not None or any(one.resume_from is not None for one in submitted)
+        return [] if waiting or goes_on else self.heard(request_id)  # the end of what goes on is its own
 
     def heard(self, request_id: str) -> Frames:
         """The end of a request was read: the engine need not keep it any longer."""
@@ -86,10 +98,14 @@ class Conversation:
         return [codec.encode(messages.Heard(request_id=request_id))]
 
     def cancel(self, request_id: str, sink: ReplySink | None) -> None:
-        self._cancels.setdefault(request_id, deque()).append(sink)
+        self._questions.cancel(request_id, sink)
 
     def ask(self, kind: type[messages.Stats] | type[messages.Health], sink: ReplySink) -> None:
-        self._asked[kind].append(sink)
+        self._questions.ask(kind, sink)
+
+    def forget(self, sink: ReplySink) -> None:
+        """Nobody waits for this answer any more."""
+        self._questions.forget(sink)
 
     def nudge(self) -> Frames:
         """Say again what was not answered since the last nudge: a frame of either side may have been lost."""
@@ -105,7 +121,7 @@ class Conversation:
                     one.again = True
                     frames.append(one.frame)
                 one.quiet = True
-        return frames + self._questions()
+        return frames + self._questions.frames(self._is_used)
 
     # ---- what the engine says -----------------------------------------------------------------------------------
 
@@ -123,32 +139,23 @@ class Conversation:
             return self._hello()
         if isinstance(message, messages.Welcome):
             return self._welcomed(message)
-        if isinstance(message, messages.CancelAck):
-            put_next(self._cancels.get(message.request_id), message)
-            if not self._cancels.get(message.request_id):
-                self._cancels.pop(message.request_id, None)
-        else:
-            put_next(self._asked[type(message)], message)
+        self._questions.answer(message)
         return []
 
     def fail_all(self, error: EngineError) -> None:
         """End every stream and question with `error`."""
-        waiting: list[Any] = [live.sink for live in self._live.values()]
-        for sinks in self._waiting():
-            waiting += [one.sink if isinstance(one, Submitted) else one for one in sinks]
-            sinks.clear()
+        waiting = list(self.sinks())
         self._live.clear()
         self._unanswered.clear()
-        self._cancels.clear()
+        self._questions.clear()
         for sink in waiting:
-            if sink is not None:
-                sink.put(error)
+            sink.put(error)
 
     def lost(self, seconds: float) -> EngineLost:
         return EngineLost(f"no engine answered at {self.address} for {seconds:g} s")
 
-    def _waiting(self) -> list[deque[Any]]:
-        return [*self._unanswered.values(), *self._cancels.values(), *self._asked.values()]
+    def _is_used(self, request_id: str) -> bool:
+        return request_id in self._unanswered or request_id in self._live
 
     def _hello(self) -> Frames:
         """As the same client when there was one."""
@@ -172,11 +179,11 @@ class Conversation:
             for one in submitted:
                 one.again = True
                 frames.append(one.frame)
-        return frames + self._questions()
+        return frames + self._questions.frames(self._is_used)
 
     def _farewells(self) -> Frames:
         """What the engine knows of streams that were left ends, and their ids are free, before these are said again."""
-        left = [request_id for request_id in self._cancels if drop_left(self._cancels[request_id])]
+        left = self._questions.drop_all_left()
         for request_id, submitted in list(self._unanswered.items()):
             staying = deque(one for one in submitted if one.sink is not None)
             if len(staying) < len(submitted) and request_id not in self._live:
@@ -186,21 +193,9 @@ class Conversation:
         cancels = [frame for request_id in dict.fromkeys(left) for frame in self._cancel(request_id)]
         return cancels + [codec.encode(messages.Heard(request_id=request_id)) for request_id in self._over]
 
-    def _questions(self) -> Frames:
-        """All that wait for an answer."""
-        frames: Frames = []
-        for request_id, sinks in self._cancels.items():
-            used = request_id in self._unanswered or request_id in self._live  # by others than those that were left
-            num_asked = sum(not used or sink is not None for sink in sinks)
-            frames += [codec.encode(messages.CancelRequest(request_id=request_id))] * num_asked
-        for kind, asked in self._asked.items():
-            frames += [codec.encode(_QUESTIONS[kind])] * len(asked)
-        return frames
-
     def _accepted(self, message: messages.Accepted) -> Frames:
         live = self._live.get(message.request_id)
-        if live is not None and live.num_echoes > 0:
-            live.num_echoes -= 1
+        if live is not None:  # a resume's echo
             live.quiet = False
             if not live.accepted:
                 live.accepted = True
@@ -208,9 +203,11 @@ class Conversation:
             return []
         one = self._answered(message.request_id)
         if one is None:  # it was answered before: said twice, and it may have been refused first
-            return self._cancel(message.request_id) if live is None and message.request_id in self._over else []
+            return self._cancel(message.request_id) if message.request_id in self._over else []
         if one.sink is None:  # it was left in the meantime
             return self._cancel(message.request_id)
+        if one.resume_from:
+            return self._take_up(message.request_id, one.sink, one.resume_from)
         self._live[message.request_id] = Live(one.sink, 0)
         one.sink.put(message)
         return []
@@ -258,12 +255,12 @@ class Conversation:
             self.fail_all(Refused(message.code, f"{self.address}: {message.message}"))
             return [codec.encode(messages.Goodbye())] if message.code == "ENGINE_GONE" else []
         error = Refused(message.code, f"{self.address}: request {request_id}: {message.message}")
-        live, one = self._live.get(request_id), self._answered(request_id)
+        live = self._live.get(request_id)
+        one = None if message.code in _OF_RESUMES else self._answered(request_id)
         if message.code == "DUPLICATE_ID" and live is None and one is not None and one.again and one.alone:
             if one.sink is None:
                 return self._cancel(request_id)
-            live = self._live[request_id] = Live(one.sink, 0, accepted=False, stalled=True)  # the first one was heard
-            return [self._resume(request_id, live)]
+            return self._take_up(request_id, one.sink, one.resume_from or 0)  # the first one was heard
         if one is not None:
             if message.code != "DUPLICATE_ID":  # said twice, the other one may be accepted
                 self._over.add(request_id)
@@ -283,11 +280,15 @@ class Conversation:
         if not submitted:
             del self._unanswered[request_id]
         self._over.discard(request_id)  # what had to be said of its id was said before it
-        drop_left(self._cancels.get(request_id))
+        self._questions.drop_left(request_id)
         return one
 
+    def _take_up(self, request_id: str, sink: Sink, from_index: int) -> Frames:
+        """What the engine serves already goes to a stream that has not heard so."""
+        live = self._live[request_id] = Live(sink, from_index, accepted=False, stalled=True)
+        return [self._resume(request_id, live)]
+
     def _resume(self, request_id: str, live: Live) -> bytes:
-        live.num_echoes += 1
         return codec.encode(messages.ResumeRequest(request_id=request_id, from_index=live.next_index))
 
     def _cancel(self, request_id: str) -> Frames:

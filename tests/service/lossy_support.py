@@ -141,8 +141,7 @@ class Speaker:
 
     def resume(self, request_id: str, sink: Heard) -> None:
         from_index = len(sink.token_ids)
-        self.outgoing.append(codec.encode(wire.ResumeRequest(request_id=request_id, from_index=from_index)))
-        self.conversation.resume(request_id, sink, from_index)
+        self.outgoing.extend(self.conversation.resume(request_id, sink, from_index))
 
     def hear(self, frame: bytes) -> None:
         self.outgoing.extend(self.conversation.feed(codec.for_client().decode(frame)))
