@@ -40,15 +40,13 @@ class WatchedStore(Store):
         super().__init__(*arguments, **options)
         self.table, self.scratch = table, len(table) - 1
         self.rows.fill_(torch.nan)
-        generator = torch.Generator().manual_seed(1)
         layers, _, groups, _, size = self.rows.shape
-        odd = torch.randint(0, 1 << 30, (layers, groups, 1, size), generator=generator, dtype=torch.int32) * 2 + 1
-        self.weights = odd.to(self.rows.device)
+        self.weights = _weights(layers, groups, 1, size, device=self.rows.device)
 
     def sums(self, slot: int, cells: slice | Tensor) -> Tensor:
         """One checksum, of all layers, for each of a slot's `cells`: [cells] int64."""
-        weighted = _bits(self.rows[:, slot, :, cells]) * self.weights  # [2 * layers, G, cells, D]
-        return weighted.flatten(0, 1).sum(0, dtype=torch.int32).sum(-1)
+        weighted = _bits(self.rows[:, slot, :, cells]).long() * self.weights  # [2 * layers, G, cells, D]
+        return weighted.flatten(0, 1).sum(0).sum(-1)
 
     def index(self, slots: Tensor, positions: Tensor) -> Tensor:
         self._check(slots, positions)
@@ -144,6 +142,8 @@ class WatchedWindows(Windows):
         self.records: dict[int, Record] = {}
         self.moved: set[int] = set()  # whose record is from before a commit
         self.violation: Violation | None = None
+        if self.pending is not None:
+            self.pending_weights = _weights(*self.pending.rows.shape[1:], device=self.device)
 
     def _store(self, config: TargetConfig | DrafterConfig, *, length: int, dtype: torch.dtype) -> Store:
         slots = self.shape.num_slots + 1
@@ -235,7 +235,10 @@ class WatchedWindows(Windows):
 
     def _record(self, slot: int, window: Window) -> Record:
         """Raises `Violation` when the counters contradict each other."""
-        waiting = 0 if self.pending is None else int(_bits(self.pending.of(slot, window.pending_len)).sum())
+        waiting = 0
+        if self.pending is not None:
+            bits = _bits(self.pending.of(slot, window.pending_len)).long()
+            waiting = int((bits * self.pending_weights[: window.pending_len]).sum())
         counters = (window.epoch, window.length, window.context_len, window.pending_len, waiting, window.anchor)
         if window.length != window.context_len + window.pending_len:
             problem = f"{window.context_len} rows of context and {window.pending_len} pending are not {window.length}"
@@ -277,6 +280,13 @@ class WatchedPhases(Phases):
 def _bits(values: Tensor) -> Tensor:
     """The bits of each number as an integer: equal iff the numbers are the same to the bit, poison included."""
     return values.view(BITS[values.element_size()]).to(torch.int32)
+
+
+def _weights(*shape: int, device: torch.device) -> Tensor:
+    """Odd, and wider than elements: in 32 bits the weighted sign bits of an even number of elements add up to nothing,
+    and a row with all its signs turned would pass."""
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randint(0, 1 << 62, shape, generator=generator) * 2 + 1).to(device)
 
 
 def _first_difference(one: Tensor, first: int, other: Tensor, other_first: int) -> int | None:
