@@ -7,7 +7,7 @@ notebooks and tests.
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,12 @@ def _wait_until_served(bind: str, process: "subprocess.Popen[bytes]", wait_s: fl
         except EngineLost:
             if time.monotonic() > until:
                 raise
+        except Refused as refused:
+            if refused.code != "ENGINE_GONE":
+                raise
+            with suppress(subprocess.TimeoutExpired):  # it ends, and has said why in more than a last word
+                process.wait(_STOP_S)
+            break
     if reason.exists():
         code, _, message = reason.read_text().partition("\n")
         raise Refused(code, message)
