@@ -34,13 +34,15 @@ def test_after_a_zero_draft_phase_draft_and_context_are_those_of_a_fresh_start(
 SAMPLED = wire.Params(temperature=0.8, seed=11)
 
 
+GREEDY = wire.Params()
+
+
 @pytest.mark.parametrize(
-    ("params", "runner"),
-    [(wire.Params(), "eager"), (wire.Params(), "static"), (SAMPLED, "eager")],
-    ids=["greedy", "greedy-static", "sampled"],
+    ("num_zero", "params", "runner"),
+    [*[(length, GREEDY, "eager") for length in (1, 2, 40)], (40, GREEDY, "static"), (2, SAMPLED, "eager")],
+    ids=["1-greedy", "2-greedy", "40-greedy", "40-greedy-static", "2-sampled"],
 )
 @pytest.mark.parametrize("chunked", [False, True], ids=["decode", "with chunks"])
-@pytest.mark.parametrize("num_zero", [1, 2, 40])
 @pytest.mark.parametrize("name", ["vanilla", "block7", "shipped"])
 def test_from_the_first_common_anchor_on_a_run_with_a_phase_is_the_run_that_never_had_one(
     name: str, num_zero: int, chunked: bool, params: wire.Params, runner: str
