@@ -240,7 +240,7 @@ def test_a_client_that_says_goodbye_leaves_no_request_behind(serve: Serve, event
     with pytest.raises(EngineLost):
         list(stream)
     eventually(lambda: watcher.stats()["ended"] == {"CANCELLED": 1})
-    assert watcher.stats()["slots"] == {"FREE": 8}
+    eventually(lambda: watcher.stats()["slots"] == {"FREE": 8})  # one is RETIRING until the step in flight is reported
 
 
 def test_an_address_where_no_engine_answers_is_named_in_the_error() -> None:

@@ -177,7 +177,7 @@ def test_l056_an_eos_that_only_the_drafter_proposes_ends_nothing(serve: Serve) -
     assert result.counts.num_verified > 0
 
 
-def test_cancels_at_any_moment_end_their_own_request_once_and_disturb_no_other(serve: Serve) -> None:
+def test_cancels_at_any_moment_end_their_own_request_once_and_disturb_no_other(serve: Serve, eventually: Any) -> None:
     """Cancels come from other threads while steps of 1 ms fly; a drawn half of the requests is cancelled."""
     client = serve(target="scripted:mean=2.5,step_us=500", num_slots=4).client()
     chance = random.Random(7)
@@ -202,9 +202,8 @@ def test_cancels_at_any_moment_end_their_own_request_once_and_disturb_no_other(s
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, plans))
-    stats = client.stats()
-    assert sum(stats["ended"].values()) == 40
-    assert stats["slots"] == {"FREE": 4}
+    assert sum(client.stats()["ended"].values()) == 40
+    eventually(lambda: client.stats()["slots"] == {"FREE": 4})  # the last step may be in flight
 
 
 def test_leaving_a_stream_cancels_its_request(serve: Serve, eventually: Any) -> None:

@@ -55,7 +55,7 @@ def test_a_client_has_its_share_and_others_theirs(serve: Serve) -> None:
     assert greedy.stats()["refused"] == {"CLIENT_LIMIT": 1}
 
 
-def test_what_ends_leaves_no_record_file_or_slot_behind(serve: Serve, tmp_path: Path) -> None:
+def test_what_ends_leaves_no_record_file_or_slot_behind(serve: Serve, eventually: Any, tmp_path: Path) -> None:
     engine = serve(num_slots=4, max_kept=8, journal=str(tmp_path / "journal"), journal_segment_mb=1)
     client = engine.client()
     pid = engine.scheduler_pid()
@@ -72,9 +72,8 @@ def test_what_ends_leaves_no_record_file_or_slot_behind(serve: Serve, tmp_path: 
     before = list(Path(f"/proc/{pid}/fd").iterdir())
     for _ in range(8):
         wave()
-    stats = client.stats()
-    assert stats["slots"] == {"FREE": 4}
-    assert (stats["requests"], stats["queue_len"], stats["clients"]) == ({}, 0, {"CONNECTED": 1})
+    idle = {"slots": {"FREE": 4}, "requests": {}, "queue_len": 0, "clients": {"CONNECTED": 1}}
+    eventually(lambda: idle.items() <= client.stats().items(), "an idle engine")  # a last step may be in flight
     assert len(list(Path(f"/proc/{pid}/fd").iterdir())) <= len(before)
 
 
