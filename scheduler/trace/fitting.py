@@ -117,10 +117,12 @@ class _Reading:
         for row, got in zip(command.rows, report.rows, strict=False):
             if type(row) is not Decode or type(got) is not events.Emitted or row.draft_len == 0:
                 continue
-            grow = row.draft_len - len(self.tested)
+            # As many as were emitted at most: numbers in a file may lie, its tokens are there.
+            num_tested = max(0, min(got.accepted_len + 1, row.draft_len, len(got.token_ids)))
+            grow = num_tested - len(self.tested)
             self.tested += [0] * grow
             self.stood += [0] * grow
-            for index in range(min(got.accepted_len + 1, row.draft_len)):
+            for index in range(num_tested):
                 self.tested[index] += 1
                 self.stood[index] += index < got.accepted_len
 
