@@ -52,14 +52,7 @@ def generate(
     max_model_len: MaxModelLen = 512,
 ) -> None:
     """Print what follows each prompt. Starts an engine for the purpose unless --connect names one."""
-    if bool(prompts) == (input_ is not None):
-        raise Refused("BAD_CONFIG", "expected either PROMPT... or --input FILE.jsonl")
-    if (input_ is None) != (output is None):
-        raise Refused("BAD_CONFIG", "--input and --output belong together")
-    if input_ is not None and output is not None and input_.exists() and output.exists() and output.samefile(input_):
-        raise Refused("BAD_CONFIG", f"--output {output}: is what --input reads, expected another file")
-    if passes and output is None:
-        raise Refused("BAD_CONFIG", "--passes: expected --output FILE.jsonl to write them to")
+    _refuse_at_odds(prompts, input_, output, passes=passes)
     if connect is not None:
         refuse_own_engine(context)
     flags = EngineFlags(
@@ -94,6 +87,17 @@ def generate(
     with engine(connect, settings) as client:
         results = asyncio.run(_all(client.address, prompts or [], options, seed))
     _print(prompts or [], results)
+
+
+def _refuse_at_odds(prompts: list[str] | None, input_: Path | None, output: Path | None, *, passes: bool) -> None:
+    if bool(prompts) == (input_ is not None):
+        raise Refused("BAD_CONFIG", "expected either PROMPT... or --input FILE.jsonl")
+    if (input_ is None) != (output is None):
+        raise Refused("BAD_CONFIG", "--input and --output belong together")
+    if input_ is not None and output is not None and input_.exists() and output.exists() and output.samefile(input_):
+        raise Refused("BAD_CONFIG", f"--output {output}: is what --input reads, expected another file")
+    if passes and output is None:
+        raise Refused("BAD_CONFIG", "--passes: expected --output FILE.jsonl to write them to")
 
 
 async def _all(address: str, prompts: list[str], options: dict[str, Any], seed: int) -> list[Result]:

@@ -277,8 +277,7 @@ class Reference:
         draft_len = row.draft_len if type(row) is events.Decode else None
         accepted_len = min(got.accepted_len, len(token_ids))
         tokens = ("Tokens", one.id, len(one.output), tuple(token_ids), accepted_len, draft_len)
-        self.intents[serial] = one._replace(output=one.output + tuple(token_ids), restarts=0)
-        self.fruitless = 0
+        self.intents[serial], self.fruitless = one._replace(output=one.output + tuple(token_ids), restarts=0), 0
         return [tokens] if reason is None else [tokens, self._end(serial, "FINISHED", reason)]
 
     def _row_fault(self, slot: int) -> Expected:
